@@ -1,0 +1,1 @@
+"""The Kronos tokenizer and predictor, and where to get their weights."""
