@@ -1,0 +1,1 @@
+"""Sampling futures and the forecast they form."""
