@@ -1,0 +1,216 @@
+"""The command line, over the same services as the pages."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from app import __main__ as command_line
+from app.jobs.supervisor import Supervisor
+from app.services import datasets, forecasts, models, runs
+from app.storage import Store, repository
+from app.storage.models import Dataset, Model, Run
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    monkeypatch.setattr(command_line, "get_settings", lambda: store.settings)
+    monkeypatch.setattr(models, "ensure_builtin", lambda _: None)
+    return lambda *words: CliRunner().invoke(command_line.cli, [str(word) for word in words])
+
+
+@pytest.fixture
+def file(tmp_path: Path, make_bars: Callable[..., pd.DataFrame]) -> Path:
+    path = tmp_path / "walk.csv"
+    make_bars(80).to_csv(path, index=False)
+    return path
+
+
+def succeeded(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def error_line(result: Result) -> str:
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.output
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+    return lines[0]
+
+
+# ---------------------------------------------------------------- data and models
+
+
+def test_import_takes_its_name_from_the_file_or_the_option(invoke: Invoke, file: Path) -> None:
+    assert succeeded(invoke("import", file))[0].startswith("walk: 80 bars, 2024-01-01 to")
+    succeeded(invoke("import", file, "--name", "Mine"))
+    listed = succeeded(invoke("datasets"))
+    assert listed[0].split() == ["ID", "NAME", "BARS", "FIRST", "LAST"]
+    assert [line.split()[1] for line in listed[1:]] == ["Mine", "walk"]
+
+
+def test_a_sample_is_one_command(invoke: Invoke, store: Store) -> None:
+    assert "bars" in succeeded(invoke("sample", "sp500"))[0]
+    assert datasets.list_datasets(store)[0].source == "sample"
+
+
+def test_models_are_listed_in_aligned_columns(invoke: Invoke, model: Model) -> None:
+    header, line = succeeded(invoke("models"))
+    assert header.index("KIND") == line.index("imported")
+
+
+@pytest.mark.parametrize("content", [b"", b"timestamps,open,high,low\n", b"\x00\x01\x02"])
+def test_a_bad_file_is_one_line(
+    invoke: Invoke, store: Store, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    error_line(invoke("import", path))
+    assert datasets.list_datasets(store) == []
+
+
+def test_a_missing_file_is_one_line(invoke: Invoke) -> None:
+    assert "nowhere.csv" in error_line(invoke("import", "nowhere.csv"))
+
+
+def test_unknown_names_are_one_line(invoke: Invoke, dataset: Dataset) -> None:
+    assert "no dataset" in error_line(invoke("finetune", "--dataset", "none"))
+    assert "no model" in error_line(invoke("finetune", "--dataset", "Walk", "--model", "none"))
+    assert "no such run" in error_line(invoke("stop", "zz"))
+
+
+# ---------------------------------------------------------------- fine-tuning
+
+SHORT = ("--context", 12, "--horizon", 4, "--epochs", 1, "--batch-size", 8, "--device", "cpu")
+
+
+def test_finetune_without_a_server_trains_to_the_end(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model
+) -> None:
+    lines = succeeded(
+        invoke(
+            *("finetune", "--dataset", "Walk", "--model", "Tiny", *SHORT, "--name", "Mine"),
+            *("--teacher-forcing", "linear:1:0", "--seed", 3, "--follow"),
+        )
+    )
+    run = runs.list_runs(store)[0]
+    config = runs.config_of(run)
+    assert (run.state, run.name, config.seed) == ("finished", "Mine", 3)
+    assert config.teacher_forcing.to_text() == "linear:1:0"
+    evaluations = [row for row in runs.metrics(store, run.id) if row.split == "validation"]
+    assert sum(line.startswith("step") for line in lines) == len(evaluations) > 1
+    assert lines[-1] == f"Run {run.id} finished."
+    assert "Mine" in [row.name for row in models.list_models(store)]
+
+
+def test_a_failed_run_that_is_followed_gives_exit_code_1(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(supervisor: Supervisor) -> None:
+        with supervisor.store.session() as session:
+            for run in repository.runs_in(session, ("queued",)):
+                repository.set_state(
+                    session, run.id, "failed", allowed_from=("queued",), reason="No luck."
+                )
+
+    monkeypatch.setattr(Supervisor, "tick", fail)
+    result = invoke("finetune", "--dataset", "Walk", "--model", "Tiny", *SHORT, "--follow")
+    assert result.exit_code == 1
+    assert "failed. No luck." in result.stdout
+
+
+@pytest.fixture
+def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Supervisor, "tick", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_launch")
+def test_a_run_that_waits_says_what_starts_it(
+    invoke: Invoke, dataset: Dataset, model: Model
+) -> None:
+    lines = succeeded(invoke("finetune", "--dataset", "Walk", "--model", "Tiny", *SHORT))
+    assert lines[0].endswith(" steps")
+    assert "Another run has the device" in lines[1]
+
+
+@pytest.mark.usefixtures("no_launch")
+def test_runs_are_stopped_and_resumed_by_the_beginning_of_their_id(
+    invoke: Invoke, store: Store, run: Run
+) -> None:
+    assert succeeded(invoke("stop", run.id[:6])) == [f"Run {run.id} is stopped"]
+    assert "stopped" in succeeded(invoke("runs"))[1]
+    succeeded(invoke("resume", run.id))
+    assert runs.get(store, run.id).state == "queued"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--teacher-forcing", "sometimes"), "sometimes"),
+        (("--context", 5000), "5000"),
+        (("--epochs", 0), "epochs"),
+        (("--device", "abacus"), "abacus"),
+    ],
+)
+def test_impossible_settings_are_one_line(
+    invoke: Invoke, dataset: Dataset, model: Model, words: tuple[str, ...], message: str
+) -> None:
+    line = error_line(invoke("finetune", "--dataset", "Walk", "--model", "Tiny", *words))
+    assert message in line
+
+
+# ---------------------------------------------------------------- forecasts
+
+DRAW = ("forecast", "--dataset", "Walk", "--model", "Tiny", "--horizon", 3, "--paths", 4)
+COLUMNS = ["path", "step", "timestamp", "open", "high", "low", "close", "volume", "amount"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_forecast_is_written_in_long_form(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"paths.{suffix}"
+    assert "4 paths of 3 bars" in succeeded(invoke(*DRAW, "--out", out, "--seed", 7))[0]
+    frame = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
+    assert list(frame.columns) == COLUMNS
+    assert (len(frame), frame["path"].nunique(), frame["step"].max()) == (12, 4, 3)
+    assert forecasts.list_forecasts(store)[0].settings["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("origin", "index"), [("40", 40), ("2024-01-02", 29), ("2024-01-02 03:30", 32)]
+)
+def test_the_origin_is_a_number_or_a_moment_on_the_datasets_clock(
+    invoke: Invoke,
+    store: Store,
+    dataset: Dataset,
+    model: Model,
+    tmp_path: Path,
+    origin: str,
+    index: int,
+) -> None:
+    succeeded(invoke(*DRAW, "--out", tmp_path / "paths.csv", "--origin", origin))
+    assert forecasts.list_forecasts(store)[0].settings["origin_index"] == index
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--out", "paths.json"), "paths.json"),
+        (("--out", "nowhere/paths.csv"), "no folder nowhere"),
+        (("--out", "paths.csv", "--origin", "soon"), "'soon'"),
+        (("--out", "paths.csv", "--origin", "1999-01-01"), "before the first bar"),
+        (("--out", "paths.csv", "--top-p", "2"), "Top_p"),
+    ],
+)
+def test_impossible_forecasts_are_one_line(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, words: list[str], message: str
+) -> None:
+    assert message in error_line(invoke(*DRAW, *words))
+    assert forecasts.list_forecasts(store) == []
