@@ -42,7 +42,6 @@ unit: dev
 
 bench: dev
 	$(BIN)/python -m benchmarks.sampling
-	$(BIN)/python -m benchmarks.training
 
 # The pictures of the README, taken from the browser tests' own run.
 screenshots: dev

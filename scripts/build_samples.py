@@ -1,6 +1,6 @@
 """Write the bundled sample datasets from the daily index bars that the package `arch` ships.
 
-Run `python scripts/build_samples.py`; the files land in kronos_core/data/assets.
+Run `python -m scripts.build_samples`; the files land in kronos_core/data/assets.
 `arch` is a development dependency, the dashboard itself only reads the Parquet files.
 """
 

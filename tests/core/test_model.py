@@ -168,10 +168,10 @@ def test_fixed_time_embeddings_stay_sinusoids() -> None:
 
 def test_initialisation_of_the_predictor() -> None:
     model = tiny_predictor(d_model=64, n_heads=4)
-    assert float(model.embedding.emb_s2.weight.std()) == pytest.approx(64**-0.5, rel=0.1)
+    assert model.embedding.emb_s2.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
     assert not model.transformer[0].self_attn.q_proj.bias.any()
     expected = (2 / (64 + 64)) ** 0.5
-    assert float(model.transformer[0].self_attn.q_proj.weight.std()) == pytest.approx(
+    assert model.transformer[0].self_attn.q_proj.weight.std().item() == pytest.approx(
         expected, rel=0.1
     )
 

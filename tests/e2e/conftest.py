@@ -1,0 +1,66 @@
+"""A headless browser and a served dashboard; without a browser these tests are skipped."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.e2e import driver
+
+OUTPUT = Path(__file__).parent / "output"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium. In CI its absence is a failure, elsewhere a reason to skip."""
+    if not Path(driver.CHROMIUM).exists():
+        reason = f"no Chromium at {driver.CHROMIUM}; KRONOS_TEST_CHROMIUM names another place"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium
+        opened = chromium.launch(
+            executable_path=driver.CHROMIUM, args=driver.BROWSER_ARGUMENTS, headless=True
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[driver.Server]:
+    """The dashboard over an empty workspace."""
+    with driver.serving(tmp_path / "workspace", tmp_path / "server.log") as served:
+        yield served
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A fresh tab of 1440 × 900; what it showed last is kept when the test fails."""
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 900}, timezone_id="Europe/Berlin", accept_downloads=True
+    )
+    tab = context.new_page()
+    failures = request.session.testsfailed
+    yield tab
+    if request.session.testsfailed > failures:
+        OUTPUT.mkdir(exist_ok=True)
+        tab.screenshot(path=str(OUTPUT / f"{request.node.name}.png"), full_page=True)
+    context.close()
+
+
+@pytest.fixture
+def shoot(page: Page) -> Callable[[str], None]:
+    """Keeps a picture of the page for the documentation when KRONOS_SCREENSHOTS names a folder."""
+    folder = os.environ.get("KRONOS_SCREENSHOTS")
+
+    def picture(name: str) -> None:
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            page.mouse.move(720, 5)
+            page.wait_for_timeout(800)
+            page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+    return picture

@@ -1,0 +1,220 @@
+"""A served dashboard and a browser in front of it: what the tests and the screenshots drive."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = os.environ.get("KRONOS_TEST_CHROMIUM", "/usr/bin/chromium")
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 30_000  # milliseconds; two busy cores can take their time
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """The dashboard as a user starts it, over a workspace of its own."""
+
+    def __init__(self, workspace: Path, log: Path, entry: str = "app/server.py") -> None:
+        self.workspace, self.log, self.entry = workspace, log, entry
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, timeout: float = 90.0) -> None:
+        """Starts it and waits until it is healthy; RuntimeError with its log otherwise."""
+        command = [sys.executable, "-m", "streamlit", "run", self.entry]
+        command += ["--server.port", str(self.port), "--server.headless", "true"]
+        environment = os.environ | {"KRONOS_WORKSPACE": str(self.workspace), "OMP_NUM_THREADS": "1"}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + timeout
+        while not self._healthy():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"the server did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.3)
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=2) as answer:
+                return json.load(answer)["status"] == "ok"  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            return False
+
+    def stop(self) -> None:
+        """Ends it as Ctrl+C does, or at once if that does not help."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL, as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+
+@contextmanager
+def serving(workspace: Path, log: Path, entry: str = "app/server.py") -> Iterator[Server]:
+    """A running server for the length of a block."""
+    server = Server(workspace, log, entry)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def settle(page: Page, quiet: float = 0.6, timeout: float = 45.0) -> None:
+    """Waits until Streamlit has finished a rerun: nothing running for `quiet` seconds."""
+    deadline = time.monotonic() + timeout
+    calm_since: float | None = None
+    while time.monotonic() < deadline:
+        state = page.locator('[data-testid="stApp"]').get_attribute("data-test-script-state")
+        now = time.monotonic()
+        if state == "notRunning":
+            calm_since = calm_since or now
+            if now - calm_since >= quiet:
+                return
+        else:
+            calm_since = None
+        page.wait_for_timeout(100)
+    raise AssertionError(f"the page at {page.url} kept running for {timeout:.0f} s")
+
+
+def open_page(page: Page, url: str, title: str) -> None:
+    """Opens a page of the dashboard and waits for its heading."""
+    page.goto(url)
+    expect(page.get_by_role("heading", name=title, level=1)).to_be_visible(timeout=PATIENCE)
+    settle(page)
+
+
+def press(page: Page, label: str, *, exact: bool = True) -> None:
+    """Presses a button by its words; the name that a reader hears may start with its icon's."""
+    button(page, label, exact=exact).click()
+
+
+def button(page: Page, label: str, *, exact: bool = True) -> Locator:
+    """A visible button whose label is these words."""
+    inner = page.get_by_text(label, exact=exact)
+    return page.locator("button:visible").filter(has=inner).first
+
+
+def fill_number(page: Page, label: str, value: float) -> None:
+    """Types a number into a number field and commits it."""
+    field = page.get_by_role("spinbutton", name=label).first
+    field.fill(str(value))
+    field.press("Enter")
+    settle(page)
+
+
+def fill_text(page: Page, label: str, value: str) -> None:
+    """Types into a text field and commits it."""
+    field = page.get_by_label(label, exact=True).first
+    field.fill(value)
+    field.press("Enter")
+    settle(page)
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    """Picks an option of a select box."""
+    box = page.locator('[data-testid="stSelectbox"]').filter(has_text=label).first
+    box.locator("input").click()
+    page.get_by_role("option", name=option).first.click()
+    settle(page)
+
+
+def press_segment(page: Page, label: str) -> None:
+    """Chooses in a segmented control."""
+    page.locator('[data-testid="stButtonGroup"] button').filter(has_text=label).first.click()
+    settle(page)
+
+
+def open_tab(page: Page, label: str) -> None:
+    """Opens a tab."""
+    page.get_by_role("tab", name=label).click()
+    settle(page)
+
+
+def upload(page: Page, name: str, content: bytes | Path) -> None:
+    """Gives the page's file field a file."""
+    field = page.locator('[data-testid="stFileUploaderDropzoneInput"]').first
+    if isinstance(content, Path):
+        field.set_input_files(str(content))
+    else:
+        field.set_input_files({"name": name, "mimeType": "text/csv", "buffer": content})
+    settle(page)
+
+
+def chart(page: Page, key: str) -> Locator:
+    """A chart by its key."""
+    return page.locator(f".st-key-{key} .js-plotly-plot")
+
+
+def curve_lengths(page: Page, key: str, name: str) -> list[int]:
+    """How many points the curves of that name have, panel by panel."""
+    script = """(node, name) => (node.calcdata || [])
+        .filter(points => points.length && points[0].trace && points[0].trace.name === name)
+        .map(points => points[0].trace._length ?? points.length)"""
+    return chart(page, key).evaluate(script, name)  # type: ignore[no-any-return]
+
+
+def shown_range(page: Page, key: str) -> list[float]:
+    """The range of the first x axis of a chart."""
+    return chart(page, key).evaluate("node => node._fullLayout.xaxis.range.map(Number)")  # type: ignore[no-any-return]
+
+
+def zoom(page: Page, key: str) -> None:
+    """Drags over the middle of a chart's first panel."""
+    box = chart(page, key).locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    height = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.2, height)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, height, steps=8)
+    page.mouse.up()
+
+
+def no_traceback(page: Page) -> None:
+    """Nothing on the page looks like a program that broke."""
+    text = page.inner_text("body")
+    for word in ("Traceback", "Something went wrong", "StreamlitAPIException"):
+        assert word not in text, f"{word!r} is on the page {page.url}:\n{text[:2000]}"
+    assert page.locator('[data-testid="stException"]').count() == 0

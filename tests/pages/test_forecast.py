@@ -1,0 +1,82 @@
+"""Forecast: drawing, reading and deleting fans."""
+
+import pytest
+
+from app.services import datasets, forecasts
+from kronos_core.data.bars import CHANNELS
+from tests.pages.helpers import button, checked, settled, words
+
+
+def number(page, label: str):
+    return next(field for field in page.number_input if field.label == label)
+
+
+def test_empty_page_opens_the_sample_on_one_click(open_page, store):
+    page = open_page("forecast")
+    button(page, "Open the S&P 500 sample").click()
+    checked(page.run())
+    assert datasets.list_datasets(store)
+    assert "Press Draw" in words(page)
+
+
+def test_draw(open_page, store, sample):
+    page = open_page("forecast", dataset=sample.id)
+    number(page, "Horizon").set_value(6)
+    number(page, "Paths").set_value(9)
+    number(page, "Bars before the end").set_value(3)
+    button(page, "Draw").click()
+    checked(page.run())
+    (row,) = forecasts.list_forecasts(store)
+    assert page.query_params["forecast"] == row.id
+    row = settled(store, row.id)
+    assert row.state == "finished", row.reason
+    assert row.settings["origin_index"] == sample.bars - 4
+    page = open_page("forecast", forecast=row.id)
+    assert number(page, "Bars before the end").value == 3
+    assert len(page.get("plotly_chart")) == 1
+
+
+def test_fan_with_actual_bars(open_page, drawn):
+    page = open_page("forecast", forecast=drawn.id)
+    assert "3 actual bars drawn over the fan" in words(page)
+    assert [found.label for found in page.metric][:2] == ["Median move", "P(up)"]
+    assert len(page.dataframe[0].value) == 5
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_every_channel(open_page, drawn, channel):
+    page = open_page("forecast", forecast=drawn.id)
+    page.segmented_control(key="channel").set_value(channel)
+    checked(page.run())
+    assert f"{channel.capitalize()}, times in" in words(page)
+
+
+def test_impossible_wish_is_explained(open_page, store, sample):
+    page = open_page("forecast")
+    number(page, "Bars before the end").set_value(sample.bars - 2)
+    number(page, "Context (bars)").set_value(64)
+    button(page, "Draw").click()
+    checked(page.run())
+    assert "later origin" in page.error[0].value
+    assert forecasts.list_forecasts(store) == []
+
+
+def test_delete(open_page, store, drawn):
+    page = open_page("forecast", forecast=drawn.id)
+    button(page, "Delete the shown forecast").click()
+    checked(page.run())
+    page.button(key="confirm-yes").click()
+    checked(page.run())
+    assert forecasts.list_forecasts(store) == []
+
+
+def test_unknown_forecast_is_said_and_the_page_still_draws(open_page, sample):
+    page = open_page("forecast", forecast="nothing")
+    assert "nothing" in page.error[0].value
+    assert button(page, "Draw")
+
+
+def test_paths_gone_from_the_workspace(open_page, store, drawn):
+    store.files.delete_forecast(drawn.content_hash)
+    page = open_page("forecast", forecast=drawn.id)
+    assert page.error
