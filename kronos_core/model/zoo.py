@@ -62,7 +62,7 @@ ZOO = {
             description="Tiny model that comes with the workbench, trained on daily bars. "
             "Good for trying things out, too small to be relied upon.",
             max_context=256,
-            parameters=0,
+            parameters=209_216,
         ),
         _released(
             "mini", "Kronos-Tokenizer-2k", 2048, 4_108_032, "Smallest release, longest context."
