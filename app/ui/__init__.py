@@ -1,0 +1,1 @@
+"""What a person sees: figures, formatting and components shared by the pages."""

@@ -1,0 +1,43 @@
+"""A chart whose zoom survives the refreshes of a live page (see assets/live_chart.js)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import plotly.graph_objects as go
+from streamlit.components import v1, v2
+from streamlit.components.v2.types import ComponentRenderer
+
+from app.ui import chart_style
+
+SCRIPT = Path(__file__).with_name("assets") / "live_chart.js"
+
+
+@lru_cache(maxsize=1)
+def _renderer() -> ComponentRenderer:
+    # Declaring the folder makes the server hand out the library that Plotly's package ships, so
+    # that nothing is fetched from elsewhere.
+    package = find_spec("plotly")
+    assert package is not None
+    assert package.origin is not None
+    v1.declare_component("library", path=Path(package.origin).with_name("package_data"))
+    return v2.component(
+        "kronos_live_chart",
+        html='<div class="live-chart"></div>',
+        js=SCRIPT.read_text(encoding="utf-8"),
+        isolate_styles=False,
+    )
+
+
+def live_chart(figure: go.Figure, *, key: str, alt: str) -> None:
+    """Draws the figure, or brings the one of that key up to date in place.
+
+    `alt` is read to people who cannot see it. The zoom lasts as long as the figure's uirevision.
+    """
+    _renderer()(
+        key=key,
+        data={"figure": figure.to_json(), "alt": alt, "config": chart_style.CONFIG},
+        height="content",
+    )
