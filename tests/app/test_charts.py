@@ -1,11 +1,13 @@
 """Figures: what is drawn, where it stands, what survives thinning out."""
 
+import inspect
 import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from app.__main__ import finetune
 from app.ui import charts, charts_training, forecast_view, run_view, teaching
 from app.ui.chart_style import PALETTES, ordinal_axis, palette, time_labels
 from kronos_core.forecast.forecast import Forecast
@@ -144,6 +146,7 @@ def test_actual_bars_lie_on_the_forecast_bars():
         actual=actual.head(5),
     )
     assert list(trace(figure, "actual bars").x) == list(trace(figure, "median").x[1:6])
+    assert figure.layout.yaxis2.overlaying == figure.layout.yaxis2.matches == "y"
 
 
 def test_svg_traces_only():
@@ -260,3 +263,8 @@ def test_epsilon_preview_has_both_ends():
     )
     assert (steps[0], steps[-1]) == (1, 5000)
     assert (values[0], values[-1]) == (1.0, pytest.approx(0.2))
+
+
+def test_the_command_uses_options_that_exist():
+    known = set(inspect.signature(finetune).parameters)
+    assert {*teaching.OPTIONS, "dataset", "model", "teacher_forcing", "follow"} <= known

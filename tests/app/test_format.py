@@ -12,7 +12,11 @@ from app.ui import format as fmt
     [
         ([0.00001234, 0.00001301], 8),
         ([152.3699951171875, 151.0], 2),
+        ([2506.850098, 666.789978], 2),
         ([1234.5678, 1200.0], 4),
+        ([42123.45678], 5),
+        ([148.50183471234567], 4),
+        ([0.00000123456789], 12),
         ([100.0, 250.0], 0),
         ([1.5], 2),
         ([], 2),
@@ -72,9 +76,9 @@ def test_compact(value, text):
     assert fmt.compact(value) == text
 
 
-def test_small_numbers_are_short():
-    assert fmt.number(4e-5) == "4e-5"
-    assert fmt.number(0.25) == "0.25"
+def test_change_too_small_to_show_is_zero():
+    changes = [fmt.loss_change(value) for value in (0.00001, -0.00001, 0.25, None)]
+    assert changes == ["0", "0", "+0.2500", None]
 
 
 def test_plain_disarms_markdown():

@@ -184,8 +184,8 @@ def upload(page: Page, name: str, content: bytes | Path) -> None:
 
 
 def chart(page: Page, key: str) -> Locator:
-    """A chart by its key."""
-    return page.locator(f".st-key-{key} .js-plotly-plot")
+    """A chart by its key; while the page redraws, the one it leaves may still be there too."""
+    return page.locator(f".st-key-{key} .js-plotly-plot").last
 
 
 def curve_lengths(page: Page, key: str, name: str) -> list[int]:

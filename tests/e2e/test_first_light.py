@@ -38,8 +38,10 @@ def hourly_csv() -> bytes:
 def test_from_file_to_fan(page, server, shoot, tmp_path):
     upload_bars(page, server, shoot)
     queue_run(page, server, shoot)
-    watch_and_reload(page, shoot)
+    watch_and_reload(page)
     wait_until_finished(page)
+    page.reload()
+    points_beyond(page, 100)
     shoot("run")
     forecast_with_checkpoint(page, shoot)
     download_paths(page, tmp_path)
@@ -79,7 +81,7 @@ def queue_run(page, server, shoot):
     page.wait_for_url(re.compile("run="), timeout=driver.PATIENCE)
 
 
-def watch_and_reload(page, shoot):
+def watch_and_reload(page):
     """The curves of s1 and s2 grow on their own, survive a reload, and keep a zoom."""
     grown = points_beyond(page, 0)
     more = points_beyond(page, grown)
@@ -109,7 +111,7 @@ def wait_until_finished(page):
     """The page says so without being touched."""
     link = page.get_by_role("link", name=re.compile("Forecast with it"))
     expect(link).to_be_visible(timeout=6 * MINUTES)
-    expect(page.get_by_text("Finished", exact=True).first).to_be_visible()
+    expect(page.locator("span").filter(has_text="Finished").first).to_be_visible()
     driver.settle(page)
     assert min(driver.curve_lengths(page, "losses", "validation")) >= 2
 

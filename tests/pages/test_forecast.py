@@ -61,6 +61,24 @@ def test_impossible_wish_is_explained(open_page, store, sample):
     assert forecasts.list_forecasts(store) == []
 
 
+def test_settings_beyond_the_fields_can_still_be_looked_at(open_page, store, sample):
+    """A command line may draw what the page's fields do not offer."""
+    request = forecasts.ForecastRequest(
+        dataset_id=sample.id,
+        model_id="kronos-nano",
+        horizon=2,
+        paths=3,
+        context=16,
+        seed=2**33,
+        temperature=3.5,
+        top_k=9000,
+    )
+    row = settled(store, forecasts.submit(store, request).id)
+    assert row.state == "finished", row.reason
+    page = open_page("forecast", forecast=row.id)
+    assert len(page.get("plotly_chart")) == 1
+
+
 def test_delete(open_page, store, drawn):
     page = open_page("forecast", forecast=drawn.id)
     button(page, "Delete the shown forecast").click()

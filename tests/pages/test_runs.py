@@ -55,7 +55,7 @@ def test_every_state_can_be_looked_at(open_page, store, run, state):
     labels = [found.label for found in page.button]
     assert ("Resume" in labels) == (state in ("stopped", "failed", "orphaned"))
     assert ("Stop" in labels) == (state in ("starting", "running"))
-    assert len(page.get("plotly_chart")) == 2
+    assert len(page.get("bidi_component")) == 2  # the losses, and the schedule with its rates
 
 
 def test_new_rows_are_added_to_those_already_read(open_page, store, run):
@@ -78,6 +78,15 @@ def test_stop_and_resume(open_page, store, run):
     button(page, "Resume").click()
     checked(page.run())
     assert runs.get(store, run.id).state == "queued"
+
+
+def test_run_again_queues_the_same_settings(open_page, store, run):
+    put(store, run.id, "finished")
+    page = open_page("runs", run=run.id)
+    button(page, "Run again").click()
+    checked(page.run())
+    newest, first = runs.list_runs(store)
+    assert (newest.state, newest.config) == ("queued", first.config)
 
 
 def test_why_a_run_ended_is_said(open_page, store, run):
