@@ -148,6 +148,19 @@ def finetune(
     horizon: Annotated[int | None, typer.Option(help="Bars to forecast.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Bars between window starts.")] = None,
+    validation_fraction: Annotated[
+        float | None, typer.Option(help="Share of windows to validate on.")
+    ] = None,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Share of windows kept from the run.")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Largest gradient norm.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Share of steps to warm up.")] = None,
+    evaluations_per_epoch: Annotated[
+        int | None, typer.Option(help="How often to validate in a pass.")
+    ] = None,
     teacher_forcing: Annotated[
         str, typer.Option(help='"true", "own", a ratio such as 0.3, or "linear:1:0".')
     ] = "own",
@@ -163,6 +176,13 @@ def finetune(
         "horizon": horizon,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
+        "stride": stride,
+        "validation_fraction": validation_fraction,
+        "test_fraction": test_fraction,
+        "weight_decay": weight_decay,
+        "clip_norm": clip_norm,
+        "warmup": warmup,
+        "evaluations_per_epoch": evaluations_per_epoch,
         "seed": seed,
     }
     with workspace() as store:

@@ -34,7 +34,22 @@ CURVES_HELP = (
     "ε falls. A click on a name in the legend shows or hides its curves."
 )
 PREVIEW_POINTS = 200
-OPTIONS = ("context", "horizon", "epochs", "batch_size", "learning_rate", "seed", "device")
+OPTIONS = (
+    "context",
+    "horizon",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "stride",
+    "validation_fraction",
+    "test_fraction",
+    "weight_decay",
+    "clip_norm",
+    "warmup",
+    "evaluations_per_epoch",
+    "seed",
+    "device",
+)
 
 
 def forcing(mode: str, start: float, end: float, unit: Unit) -> TeacherForcing:

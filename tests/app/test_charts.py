@@ -254,7 +254,9 @@ def test_modes_become_settings_and_the_command_says_the_same(mode, text):
 
 def test_settings_without_an_option_are_named():
     assert teaching.unsaid(TrainingConfig()) == []
-    assert teaching.unsaid(TrainingConfig(stride=2, epochs=9)) == ["stride"]
+    assert teaching.unsaid(TrainingConfig(max_validation_windows=9, epochs=9)) == [
+        "max_validation_windows"
+    ]
 
 
 def test_epsilon_preview_has_both_ends():
