@@ -65,10 +65,22 @@ ZOO = {
             parameters=209_216,
         ),
         _released(
-            "mini", "Kronos-Tokenizer-2k", 2048, 4_108_032, "Smallest release, longest context."
+            "mini",
+            "Kronos-Tokenizer-2k",
+            2048,
+            4_108_032,
+            "Smallest release, with the longest context.",
         ),
-        _released("small", "Kronos-Tokenizer-base", 512, 24_741_376, "Runs well on a CPU."),
-        _released("base", "Kronos-Tokenizer-base", 512, 102_310_592, "Best of the open releases."),
+        _released(
+            "small", "Kronos-Tokenizer-base", 512, 24_741_376, "The middle release, eight layers."
+        ),
+        _released(
+            "base",
+            "Kronos-Tokenizer-base",
+            512,
+            102_310_592,
+            "Largest open release, twelve layers.",
+        ),
     )
 }
 
