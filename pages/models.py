@@ -83,8 +83,8 @@ def numbers(model: Model, names: dict[str, str]) -> None:
 def released() -> None:
     st.subheader("Released weights", anchor=False)
     st.caption(
-        "Larger models by the authors of Kronos. They are fetched once from Hugging Face "
-        "at a pinned revision; without a network you can place the files by hand."
+        "Larger models by the authors of Kronos, fetched once from Hugging Face; "
+        "without a network you can place the files by hand."
     )
     for entry, model in models.released(workspace):
         with st.container(border=True, horizontal=True, vertical_alignment="center"):
