@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Two processes suit two cores; each test process computes on one thread.
 JOBS ?= 2
 
-.PHONY: run install dev test lint types unit bench screenshots clean
+.PHONY: run install dev test lint types unit bench fuzz screenshots clean
 
 run: install
 	$(BIN)/python -m streamlit run app/server.py --server.port $(PORT)
@@ -42,6 +42,11 @@ unit: dev
 
 bench: dev
 	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.reading
+
+# Files damaged in 2000 ways; `make test` tries 200.
+fuzz: dev
+	KRONOS_FUZZ=2000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/core/test_fuzz_reading.py
 
 # The pictures of the README, taken from the browser tests' own run.
 screenshots: dev

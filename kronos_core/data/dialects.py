@@ -1,15 +1,7 @@
-"""Files -> bars: find the encoding, delimiter and columns, read the numbers, name what is wrong.
-
-Reading goes through Arrow's CSV parser as a whole; only when something is wrong the file is walked
-row by row to name the place. Nothing that is read is ever executed.
-"""
+"""Files -> bars: a file in any dialect becomes series, or an error that names the place."""
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,71 +11,80 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
-from kronos_core.data.bars import CHANNELS, PRICES, DataError, Series, make_series
-from kronos_core.data.stamps import StampError, parse_stamps
-
-DELIMITERS = (",", ";", "\t", "|")
-MISSING = ("", "nan", "NaN", "NAN", "null", "NULL", "None", "NA", "N/A", "n/a", "#N/A", "-", "--")
-MAX_COLUMNS = 1000
-_MAX_HEADER = 1 << 16
-_TIMES = (
-    "timestamps timestamp datetime date_time open_time opentime gmt_time local_time utc_time "
-    "unix unix_time unix_timestamp ts date trade_date time t day index unnamed:_0"
+from kronos_core.data.bars import DataError, Series
+from kronos_core.data.choices import (
+    DATE_ORDERS,
+    Alternative,
+    AmbiguityError,
+    ReadingChoices,
 )
-# The first name that a file has is taken. An unnamed first column is a saved index.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "timestamps": (*_TIMES.split(), ""),
-    "open": ("open", "o", "open_price", "opening_price"),
-    "high": ("high", "h", "high_price", "max"),
-    "low": ("low", "l", "low_price", "min"),
-    "close": ("close", "c", "close_price", "closing_price", "close/last", "last", "price"),
-    "volume": ("volume", "vol", "v", "tick_volume", "tickvol", "base_volume"),
-    "amount": ("amount", "turnover", "quote_volume", "quote_asset_volume", "money"),
-    "symbol": ("symbol", "ticker", "instrument", "ts_code"),
-}
-_CONTAINERS = {
-    b"PK\x03\x04": "a ZIP archive or an Excel workbook",
-    b"\x1f\x8b": "a gzip archive",
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "a Feather file",
-    b"%PDF": "a PDF document",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
-    b"\x89PNG": "an image",
-}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
-_DECIMAL_COMMA = re.compile(rb"(?<![\d,])-?\d+,\d+(?![\d,])")
+from kronos_core.data.containers import Part, open_parts
+from kronos_core.data.decoding import to_utf8
+from kronos_core.data.layout import Layout, NoTableError, find_layout
+from kronos_core.data.mapping import TICKER_TABLE, Roles, assign, check_roles, dialect_of
+from kronos_core.data.series_of import Columns, assemble, columns_of
+from kronos_core.data.stamps import AmbiguousStampError, StampError, Stamps, parse_stamps
+from kronos_core.data.tables import Grid, read_text, with_numbers
+
+_HEAD_ROWS = 8
+_SAVE = "Save them as text or as Unix time."
 
 
-def read_bars(source: str | Path | bytes, name: str | None = None) -> list[Series]:
-    """Read a CSV file (a path or its content) into one series per symbol.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How one table was read, for a preview before anything is stored.
 
-    Needs a header with a time and open, high, low and close; volume and amount are optional, order
-    and case of the columns do not matter. Naive times are taken as UTC. Rows in another order are
-    sorted and repeated identical rows dropped, both with a finding.
+    name: the archive member or sheet it comes from, "" for the file itself.
+    dialect: the program or site that writes so, or what kind of table it is.
+    choices: every choice as it was made; handed back as `mapping` it gives the same series.
+    columns: the title of each column -> what it is used as, "" for not at all.
+    head: the first rows as they stand in the file, as text under their titles.
+    series: one for each symbol. findings: all of theirs, each once.
+    alternatives: other ways to read the file that make sense for it.
+    """
 
-    Raises DataError with the line (the header's own line counts, as in an editor), the column and
-    the remedy. `name` is the file name shown in messages.
+    name: str
+    dialect: str
+    choices: ReadingChoices
+    columns: dict[str, str]
+    head: pd.DataFrame
+    series: tuple[Series, ...]
+    findings: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+
+
+def read_bars(
+    source: str | Path | bytes, name: str | None = None, mapping: ReadingChoices | None = None
+) -> list[Series]:
+    """Read a file (a path or its content) into one series for each symbol in it.
+
+    Read are CSV and other delimited text in the dialects of many programs, JSON, Excel, Parquet and
+    Feather, also within .gz and .zip. A time, open, high, low and close are needed; volume and
+    amount are optional. Naive times are taken as UTC unless a time zone is chosen. Rows in another
+    order are sorted and repeated identical rows dropped, both with a finding.
+
+    mapping: choices that replace what would be detected. name: the file's name for messages.
+    Raises DataError with the line (as an editor counts), the column and the remedy; AmbiguityError,
+    which is one, when two readings fit: its `readings` hold the choices to select from.
+    """
+    return [series for reading in inspect_bars(source, name, mapping) for series in reading.series]
+
+
+def inspect_bars(
+    source: str | Path | bytes, name: str | None = None, mapping: ReadingChoices | None = None
+) -> list[Reading]:
+    """What `read_bars` reads and how, one Reading for each table (archive member, sheet).
+
+    Raises what `read_bars` raises.
     """
     content, label = _content(source, name)
     try:
-        return _read(content)
+        return _read(content, mapping or ReadingChoices())
     except DataError as error:
-        raise DataError(f"{label}: {error}" if label else str(error)) from error.__cause__
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    body: bytes  # UTF-8, all lines
-    header: tuple[str, ...]
-    header_line: int  # from 1
-    delimiter: str
-    columns: dict[str, tuple[int, ...]]  # role -> positions (time may be two: date and time)
-    decimal: str = "."
-
-    def title(self, role: str) -> str:
-        return self.header[self.columns[role][0]].strip() or "1 (unnamed)"
+        if label:
+            error.args = (f"{label}: {error}",)
+        raise
 
 
 def _content(source: str | Path | bytes, name: str | None) -> tuple[bytes, str]:
@@ -92,326 +93,256 @@ def _content(source: str | Path | bytes, name: str | None) -> tuple[bytes, str]:
     path = Path(source)
     try:
         return path.read_bytes(), name or path.name
-    except OSError as error:
-        raise DataError(f"{path.name}: cannot be opened ({error.strerror}).") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{path.name}: cannot be opened ({reason}).") from error
 
 
-def _read(content: bytes) -> list[Series]:
-    table = _find_table(_to_utf8(content))
-    data = _parse(table)
-    _check_present(table, data)
-    times, notes = _read_times(table, data)
-    values = {role: data[role].to_numpy() for role in CHANNELS if role in table.columns}
-    frame = pd.DataFrame({"timestamps": times, **values})
-    notes += _column_notes(table)
-    parts = _by_symbol(table, data)
-    return [_assemble(table, frame, rows, symbol, notes) for symbol, rows in parts]
+def _read(content: bytes, choices: ReadingChoices) -> list[Reading]:
+    parts = open_parts(content)
+    readings: list[Reading] = []
+    refused: list[NoTableError] = []
+    for part in parts:
+        try:
+            readings.append(_read_part(part, choices))
+        except DataError as error:
+            if part.name:
+                error.args = (f"{part.name}: {error}",)
+            if not isinstance(error, NoTableError):
+                raise
+            refused.append(error)  # a read-me beside the bars
+    if not readings:
+        raise refused[0]
+    return readings
 
 
-def _to_utf8(content: bytes) -> bytes:
-    if not content.strip():
-        raise DataError("The file is empty. Export the bars again, with a header line.")
-    for magic, what in _CONTAINERS.items():
-        if content.startswith(magic):
-            raise DataError(f"This is {what}, not CSV text. Save or export the bars as CSV.")
-    if content.startswith(codecs.BOM_UTF8):
-        content = content[len(codecs.BOM_UTF8) :]
-    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        content = _decode_utf16(content)
-    if b"\0" in content:
-        raise DataError("The file is binary, not CSV text. Save or export the bars as CSV.")
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content.decode("latin-1").encode("utf-8")
-    return content
-
-
-def _decode_utf16(content: bytes) -> bytes:
-    try:
-        return content.decode("utf-16").encode("utf-8")
-    except UnicodeError as error:
-        raise DataError(
-            "The file starts like UTF-16 text but is damaged. Save it again as UTF-8."
-        ) from error
-
-
-def _find_table(body: bytes) -> _Table:
-    line, start = 1, 0
-    while (end := _line_end(body, start)) == start or not body[start:end].strip():
-        start = end + (2 if body[end : end + 2] == b"\r\n" else 1)
-        line += 1
-        if start >= len(body):
-            raise DataError("The file is empty. Export the bars again, with a header line.")
-    if end - start > _MAX_HEADER:
-        raise DataError(f"Line {line} is too long for a header line. This is no table of bars.")
-    text = body[start:end].decode("utf-8")
-    candidates = [_layout(body, text, line, delimiter) for delimiter in DELIMITERS]
-    best = max(candidates, key=lambda table: (len(table.columns), len(table.header)))
-    _check_layout(best)
-    return replace(best, decimal=_decimal_of(best, body[end : end + _MAX_HEADER]))
-
-
-def _line_end(body: bytes, start: int) -> int:
-    ends = [at for at in (body.find(b"\n", start), body.find(b"\r", start)) if at >= 0]
-    return min(ends, default=len(body))
-
-
-def _layout(body: bytes, text: str, line: int, delimiter: str) -> _Table:
-    try:
-        header = tuple(next(csv.reader([text], delimiter=delimiter)))
-    except csv.Error:
-        header = (text,)
-    columns: dict[str, tuple[int, ...]] = {}
-    names = [re.sub(r"[\s_]+", "_", title.strip(" \t<>\"'").lower()) for title in header]
-    for role, aliases in ALIASES.items():
-        found = next((alias for alias in aliases if alias in names), None)
-        # Without a name only a first column can be the saved index.
-        if found is None or (found == "" and names[0] != ""):
-            continue
-        columns[role] = (names.index(found),)
-        if found == "date" and "time" in names:
-            columns[role] += (names.index("time"),)
-    return _Table(body, header, line, delimiter, columns)
-
-
-def _check_layout(table: _Table) -> None:
-    shown = ", ".join(title.strip() for title in table.header[:12])
-    where = f"Line {table.header_line}"
-    known = [role for role in (*PRICES, "volume", "amount") if role in table.columns]
-    if not known:
-        if len(table.header) >= 5 and _NUMBER.fullmatch(table.header[1].strip()):
-            raise DataError(
-                f"{where} holds values, not column names. Add a header line such as "
-                "timestamps,open,high,low,close,volume."
-            )
-        raise DataError(
-            "This is no table of bars: no column names were found. The first line must name the "
-            "columns, for example timestamps,open,high,low,close,volume."
-        )
-    absent = [role for role in ("timestamps", *PRICES) if role not in table.columns]
-    if absent:
-        raise DataError(
-            f"{where}: missing column{'s' if len(absent) > 1 else ''} {', '.join(absent)}; found "
-            f"{shown}. Add or rename the column{'s' if len(absent) > 1 else ''}."
-        )
-    if len(table.header) > MAX_COLUMNS:
-        raise DataError(
-            f"{where} names {len(table.header):,} columns, more than {MAX_COLUMNS:,}. "
-            "Keep the columns of one instrument."
-        )
-    titles = [title.strip().lower() for title in table.header]
-    for role, positions in table.columns.items():
-        if titles.count(titles[positions[0]]) > 1:
-            raise DataError(
-                f"{where}: two columns are called {table.title(role)}. Remove or rename one."
-            )
-
-
-def _decimal_of(table: _Table, head: bytes) -> str:
-    comma = table.delimiter != "," and _DECIMAL_COMMA.search(head)
-    return "," if comma else "."
-
-
-def _parse(table: _Table) -> dict[str, pa.ChunkedArray]:
-    wanted = {str(at): role for role, places in table.columns.items() for at in places}
-    types = {key: pa.float64() if wanted[key] in CHANNELS else pa.string() for key in wanted}
-    csv_module = pyarrow.csv
-    ragged: list[int] = []
-
-    def on_ragged_row(row: pyarrow.csv.InvalidRow) -> str:
-        if not row.text.strip():
-            return "skip"
-        ragged.append(row.actual_columns)
-        return "error"
-
-    try:
-        data = csv_module.read_csv(
-            pa.BufferReader(table.body),
-            csv_module.ReadOptions(
-                column_names=[str(at) for at in range(len(table.header))],
-                skip_rows=table.header_line,
-                block_size=1 << 22,
-            ),
-            csv_module.ParseOptions(
-                delimiter=table.delimiter,
-                invalid_row_handler=on_ragged_row,
-            ),
-            csv_module.ConvertOptions(
-                include_columns=list(wanted),
-                column_types=types,
-                null_values=list(MISSING),
-                strings_can_be_null=True,
-                decimal_point=table.decimal,
-            ),
-        )
-    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise _explained(table, error, bool(ragged)) from error
-    if data.num_rows == 0:
-        raise DataError("The file has a header line but no bars. Export it again, with the rows.")
-    return {
-        role: data[str(places[0])]
-        if len(places) == 1
-        else pc.binary_join_element_wise(*(data[str(at)] for at in places), " ")
-        for role, places in table.columns.items()
-    }
-
-
-def _rows(table: _Table) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of the data rows, counted as Arrow counts them: blank lines are no rows."""
-    text = io.TextIOWrapper(io.BytesIO(table.body), encoding="utf-8", newline="")
-    for _ in range(table.header_line):
-        text.readline()
-    reader = csv.reader(text, delimiter=table.delimiter)
-    for cells in reader:
-        if len(cells) > 1 or "".join(cells).strip():
-            yield table.header_line + reader.line_num, cells
-
-
-def _line_of(table: _Table, row: int) -> int:
-    for index, (line, _) in enumerate(_rows(table)):
-        if index == row:
-            return line
-    raise DataError(f"Row {row + 1} of the table could not be found again. Save the file anew.")
-
-
-def _explained(table: _Table, error: Exception, ragged: bool) -> DataError:
-    """The first place that the parser cannot have read."""
-    width = len(table.header)
-    roles = [] if ragged else [role for role in CHANNELS if role in table.columns]
-    numbers = [(role, table.columns[role][0]) for role in roles]
-    try:
-        for line, cells in _rows(table):
-            if len(cells) != width:
-                return DataError(
-                    f"Line {line} has {len(cells)} value{'s' if len(cells) != 1 else ''}, the "
-                    f"header has {width}. Correct or delete that line."
-                )
-            for role, at in numbers:
-                cell = cells[at].strip()
-                if cell not in MISSING and not _is_number(cell, table.decimal):
-                    return DataError(
-                        f'Line {line}, column {table.title(role)}: "{cell[:40]}" is not a number. '
-                        "Correct it or delete that line."
-                    )
-    except csv.Error as problem:
-        return DataError(f"The table cannot be read ({problem}). Save it again as plain CSV.")
-    reason = str(error).splitlines()[0][:200]
-    return DataError(f"The table cannot be read ({reason}). Save it again as plain CSV.")
-
-
-def _is_number(cell: str, decimal: str) -> bool:
-    if decimal == ",":
-        cell = cell.replace(".", "x").replace(",", ".")
-    return _NUMBER.fullmatch(cell) is not None
-
-
-def _check_present(table: _Table, data: dict[str, pa.ChunkedArray]) -> None:
-    """Every cell that is used holds a value, every number a finite one."""
-    found: list[tuple[int, str]] = []
-    for role, column in data.items():
-        valid = pc.is_finite(column) if role in CHANNELS else pc.is_valid(column)
-        row = pc.index(pc.fill_null(valid, False), False).as_py()
-        if row >= 0:
-            found.append((row, role))
-    if not found:
-        return
-    row, role = min(found)
-    value = data[role][row].as_py()
-    problem = "the value is missing" if value is None else f"{value} is not a finite number"
-    raise DataError(
-        f"Line {_line_of(table, row)}, column {table.title(role)}: {problem}. "
-        "Fill it in or delete that line."
+def _read_part(part: Part, choices: ReadingChoices) -> Reading:
+    if isinstance(part.body, pa.Table):
+        encoding, grid = None, _grid_of(part.body, part, choices)
+    else:
+        encoding, grid = _grid_of_text(part.body, part, choices)
+    grid = _without_blank_rows(grid)
+    stamps = _read_times(grid, choices)
+    made = _choices_made(grid, stamps, encoding, choices)
+    series = tuple(_series(grid, columns_of(grid, stamps, made.timezone), made))
+    return Reading(
+        name=part.name,
+        dialect=grid.layout.dialect.name,
+        choices=made,
+        columns={
+            grid.layout.title(at): grid.layout.used.get(at, "")
+            for at in range(len(grid.layout.titles))
+        },
+        head=pd.DataFrame(
+            [row for row in grid.layout.head if len(row) == len(grid.layout.titles)][:_HEAD_ROWS],
+            columns=list(grid.layout.titles),
+        ),
+        series=series,
+        findings=tuple(dict.fromkeys(note for one in series for note in one.findings)),
+        alternatives=tuple(_alternatives(grid, stamps, made)),
     )
 
 
-def _read_times(
-    table: _Table, data: dict[str, pa.ChunkedArray]
-) -> tuple[pd.DatetimeIndex, tuple[str, ...]]:
+def _grid_of_text(body: bytes, part: Part, choices: ReadingChoices) -> tuple[str | None, Grid]:
+    if not part.encoded:
+        # Text that was written here has its own form, which choices about a file cannot change.
+        own = replace(choices, encoding=None, delimiter=None)
+        if part.headed is not None:
+            own = replace(own, header_line=None if part.headed else 0)
+        return None, read_text(body, find_layout(body, own, ","), own, part.place)
+    body, encoding = to_utf8(body, choices.encoding)
+    return encoding, read_text(body, find_layout(body, choices), choices, part.place)
+
+
+def _grid_of(table: pa.Table, part: Part, choices: ReadingChoices) -> Grid:
+    titles = tuple(table.column_names)
+    roles = assign(titles, choices)
+    check_roles(titles, roles, "The file")
+    used = set(roles.values())
+    head = zip(
+        *(map(str, column.slice(0, _HEAD_ROWS).to_pylist()) for column in table.columns),
+        strict=True,
+    )
+    layout = Layout(titles, 1, 0, "", ((None, roles),), dialect_of(titles), tuple(map(tuple, head)))
+    cells = {at: _usable(table.column(at), at in layout.numbers) for at in used}
+    return with_numbers(Grid(layout, cells, lambda row: part.place(row + 1)), choices)
+
+
+def _usable(column: pa.ChunkedArray, number: bool) -> pa.ChunkedArray:
+    """A typed column as numbers, or as timestamps or text."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return column.cast(pa.string()) if number else column
+    if number and not pa.types.is_string(kind):
+        return column.cast(pa.float64(), safe=False)
+    return column.cast(pa.string())
+
+
+def _without_blank_rows(grid: Grid) -> Grid:
+    """Leave out rows without a time and without any number, such as lines of bare commas."""
+    at = grid.layout.tickers[0][1]["timestamps"]
+    if grid.cells[at].null_count == 0:
+        return grid
+    blank = pc.is_null(grid.cells[at])
+    for number in grid.layout.numbers:
+        blank = pc.and_(blank, pc.is_null(grid.cells[number]))
+    kept = np.flatnonzero(~blank.to_numpy())
+    if kept.size == 0:
+        raise DataError("The table holds no values. Export it again, with the rows.")
+    return grid if kept.size == len(grid) else grid.keep(kept)
+
+
+def _read_times(grid: Grid, choices: ReadingChoices) -> Stamps:
+    roles = grid.layout.tickers[0][1]
+    at = roles["timestamps"]
+    column = grid.cells[at]
+    missing = pc.index(pc.is_valid(column), False).as_py()
+    if missing >= 0:
+        raise grid.fault(missing, at, "the value is missing. Fill it in or delete that line.")
+    if pa.types.is_timestamp(column.type):
+        return _of_timestamps(column)
+    if "time of day" in roles:
+        clock = pc.fill_null(grid.cells[roles["time of day"]], "")
+        column = pc.binary_join_element_wise(column, clock, " ")
     try:
-        stamps = parse_stamps(data["timestamps"])
+        return parse_stamps(
+            column,
+            date_order=choices.date_order,
+            usual_order=grid.layout.dialect.date_order,
+            doubt_monthly=grid.layout.dialect.doubt_monthly,
+            epoch_unit=choices.epoch_unit,
+        )
+    except AmbiguousStampError as error:
+        raise _date_question(grid, error, choices) from error
     except StampError as error:
-        line = _line_of(table, error.row)
-        raise DataError(f"Line {line}, column {table.title('timestamps')}: {error}") from error
-    daily = bool((stamps.times == stamps.times.normalize()).all())
-    note = "Times carry no time zone and are taken as UTC."
-    return stamps.times, () if daily or stamps.zoned else (note,)
+        raise grid.fault(error.row, at, str(error)) from error
 
 
-def _column_notes(table: _Table) -> tuple[str, ...]:
-    notes: list[str] = []
-    if "volume" not in table.columns:
-        notes.append("No volume column: volume and amount are 0.")
-    elif "amount" not in table.columns:
-        notes.append("No amount column: amount is volume × the mean of the four prices.")
-    used = {at for places in table.columns.values() for at in places}
-    unused = [title.strip() for at, title in enumerate(table.header) if at not in used]
-    if unused := [title for title in unused if title]:
-        more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
-        notes.append(f"Columns not used: {', '.join(unused[:8])}{more}.")
-    return tuple(notes)
+def _of_timestamps(column: pa.ChunkedArray) -> Stamps:
+    zone = column.type.tz
+    try:
+        times = pd.DatetimeIndex(column.cast(pa.timestamp("ns", zone)).to_numpy(), tz="UTC")
+        if zone not in (None, "UTC"):
+            times.tz_convert(zone)
+    except (pa.ArrowInvalid, ValueError, KeyError, OSError) as error:
+        raise DataError(f"The times cannot be read ({str(error)[:100]}). {_SAVE}") from error
+    return Stamps(times, zoned=zone is not None, zone=zone or "UTC")
+
+
+def _date_question(
+    grid: Grid, error: AmbiguousStampError, choices: ReadingChoices
+) -> AmbiguityError:
+    at = grid.layout.tickers[0][1]["timestamps"]
+    start = max(0, error.row - 2)
+    others = {
+        grid.layout.title(place): column.slice(start, 5).to_pandas()
+        for place, column in grid.cells.items()
+    }
+    readings = []
+    for order, times in error.readings.items():
+        shown = {**others, grid.layout.title(at): times[start : start + 5].tz_localize(None)}
+        meaning, text = DATE_ORDERS[order].capitalize(), grid.cells[at][error.row].as_py()
+        readings.append(
+            Alternative(
+                sentence=f"{meaning}: {text} is {_spoken(times[error.row])}.",
+                choices=replace(choices, date_order=order),
+                rows=pd.DataFrame(shown),
+            )
+        )
+    return AmbiguityError(str(grid.fault(error.row, at, str(error))), tuple(readings))
+
+
+def _spoken(time: pd.Timestamp) -> str:
+    return f"{time.day} {time:%B %Y}"
+
+
+def _choices_made(
+    grid: Grid, stamps: Stamps, encoding: str | None, choices: ReadingChoices
+) -> ReadingChoices:
+    layout = grid.layout
+    roles = layout.tickers[0][1]
+    side_by_side = layout.dialect is TICKER_TABLE
+    # Tickers side by side are found by their titles, a column without a title by its place.
+    columns = {role: title for role, at in roles.items() if (title := layout.titles[at].strip())}
+    own_lines = choices.header_line is None and encoding is not None and not side_by_side
+    return replace(
+        choices,
+        columns=choices.columns if side_by_side else {**columns, **(choices.columns or {})},
+        encoding=choices.encoding or encoding,
+        delimiter=choices.delimiter or layout.delimiter or None,
+        decimal=choices.decimal or grid.decimal,
+        header_line=layout.header_line if own_lines else choices.header_line,
+        date_order=choices.date_order or stamps.date_order,
+        timezone=choices.timezone or (stamps.zone if stamps.zoned else None),
+        prices=choices.prices or ("raw" if "adjusted close" in roles else None),
+    )
+
+
+def _series(grid: Grid, columns: Columns, choices: ReadingChoices) -> list[Series]:
+    empty: list[str] = []
+    found: list[Series] = []
+    for symbol, roles in grid.layout.tickers:
+        for name, rows in _by_symbol(grid, symbol, roles):
+            series = assemble(grid, roles, columns, rows, name, choices)
+            if series is None:
+                empty.append(name or "the table")
+            else:
+                found.append(series)
+    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    if not found:
+        raise DataError(f"There is no price of {', '.join(empty[:5])}{more}. Export it again.")
+    if empty:
+        note = f"There is no price of {', '.join(empty[:5])}{more}; left out."
+        found[0] = replace(found[0], findings=(*found[0].findings, note))
+    return found
 
 
 def _by_symbol(
-    table: _Table, data: dict[str, pa.ChunkedArray]
-) -> list[tuple[str | None, npt.NDArray[np.int64]]]:
-    if "symbol" not in table.columns:
-        return [(None, np.arange(len(data["close"])))]
-    codes, symbols = pd.factorize(data["symbol"].to_pandas())
+    grid: Grid, symbol: str | None, roles: Roles
+) -> Iterator[tuple[str | None, npt.NDArray[np.int64] | None]]:
+    """(symbol, its rows), None for all rows."""
+    if "symbol" not in roles:
+        yield symbol, None
+        return
+    column = grid.cells[roles["symbol"]]
+    if (row := pc.index(pc.is_valid(column), False).as_py()) >= 0:
+        problem = "the value is missing. Fill it in or delete that line."
+        raise grid.fault(row, roles["symbol"], problem)
+    codes, symbols = pd.factorize(pc.utf8_trim_whitespace(column).to_pandas())
+    if len(symbols) == 1:
+        yield str(symbols[0]) or None, None
+        return
     order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(codes))[:-1])
-    return [(str(symbol).strip(), rows) for symbol, rows in zip(symbols, parts, strict=True)]
+    for name, rows in zip(
+        symbols, np.split(order, np.cumsum(np.bincount(codes))[:-1]), strict=True
+    ):
+        yield str(name), rows
 
 
-def _assemble(
-    table: _Table,
-    frame: pd.DataFrame,
-    rows: npt.NDArray[np.int64],
-    symbol: str | None,
-    notes: tuple[str, ...],
-) -> Series:
-    bars = frame if len(rows) == len(frame) else frame.iloc[rows]
-    bars, rows, sort_notes = _sorted(bars, rows)
-    bars, rows, repeat_notes = _without_repeats(table, bars, rows)
-    return make_series(
-        bars.reset_index(drop=True),
-        symbol=symbol,
-        findings=(*sort_notes, *repeat_notes, *notes),
-        place=lambda row: f"Line {_line_of(table, int(rows[row]))}",
-    )
+def _alternatives(grid: Grid, stamps: Stamps, made: ReadingChoices) -> Iterator[Alternative]:
+    for sentence, choices in _other_choices(grid, stamps, made):
+        yield Alternative(sentence=sentence, choices=choices, rows=pd.DataFrame())
 
 
-def _sorted(
-    bars: pd.DataFrame, rows: npt.NDArray[np.int64]
-) -> tuple[pd.DataFrame, npt.NDArray[np.int64], tuple[str, ...]]:
-    times = pd.DatetimeIndex(bars["timestamps"])
-    if times.is_monotonic_increasing:
-        return bars, rows, ()
-    if times.is_monotonic_decreasing:
-        note = "The rows were newest first; they are sorted oldest first."
-        return bars.iloc[::-1], rows[::-1], (note,)
-    late = int((np.diff(times.asi8) < 0).sum())
-    order = np.argsort(times.asi8, kind="stable")
-    verb = "row was" if late == 1 else "rows were"
-    note = f"{late:,} {verb} out of time order; the bars are sorted oldest first."
-    return bars.iloc[order], rows[order], (note,)
-
-
-def _without_repeats(
-    table: _Table, bars: pd.DataFrame, rows: npt.NDArray[np.int64]
-) -> tuple[pd.DataFrame, npt.NDArray[np.int64], tuple[str, ...]]:
-    times = pd.DatetimeIndex(bars["timestamps"])
-    repeated = np.concatenate([[False], np.diff(times.asi8) == 0])
-    if not repeated.any():
-        return bars, rows, ()
-    values = bars.drop(columns="timestamps").to_numpy()
-    differs = np.concatenate([[False], (values[1:] != values[:-1]).any(axis=1)])
-    if (conflict := np.flatnonzero(repeated & differs)).size:
-        first, second = sorted(_line_of(table, int(rows[conflict[0] + step])) for step in (-1, 0))
-        raise DataError(
-            f"Lines {first} and {second} both hold the bar of {times[conflict[0]]:%Y-%m-%d %H:%M}"
-            " with different values. Delete the wrong one."
+def _other_choices(
+    grid: Grid, stamps: Stamps, made: ReadingChoices
+) -> Iterator[tuple[str, ReadingChoices]]:
+    dialect = grid.layout.dialect
+    for order in stamps.other_orders:
+        yield f"Read the dates {DATE_ORDERS[order]}.", replace(made, date_order=order)
+    if "adjusted close" in grid.layout.tickers[0][1]:
+        other: tuple[str, ReadingChoices] = (
+            ("Keep the prices raw.", replace(made, prices="raw"))
+            if made.prices == "adjusted"
+            else (
+                "Adjust the prices for splits and dividends by the adjusted close.",
+                replace(made, prices="adjusted"),
+            )
         )
-    count = int(repeated.sum())
-    note = f"{count:,} repeated identical row{'s were' if count > 1 else ' was'} dropped."
-    return bars[~repeated], rows[~repeated], (note,)
+        yield other
+    if dialect.lots and made.volume_factor is None and made.amount_factor is None:
+        volume, amount = dialect.lots
+        sentence = f"Scale volume by {volume:g} (lots) and amount by {amount:g} (thousands)."
+        yield sentence, replace(made, volume_factor=volume, amount_factor=amount)
+    if dialect.timezone and made.timezone is None:
+        yield f"Take the times as {dialect.timezone}.", replace(made, timezone=dialect.timezone)

@@ -121,7 +121,7 @@ def test_adjusted_close_is_not_the_close() -> None:
     )
     assert (series.frame["close"] == 1).all()
     assert series.frame["amount"].tolist() == [112.5, 112.5]
-    assert "Columns not used: Adj Close." in series.findings
+    assert any("Prices are raw" in note and "Adj Close" in note for note in series.findings)
     assert "No amount column: amount is volume × the mean of the four prices." in series.findings
 
 
@@ -205,12 +205,13 @@ def test_times_with_an_offset_need_no_note_on_the_zone() -> None:
         (b"hello\nworld, this is\ntext", ["no table of bars", "timestamps,open"]),
         (b"<html><body>Not found</body></html>", ["no table of bars"]),
         (b"\x00\x01\x02\x03" * 100, ["binary"]),
-        (b"PK\x03\x04rest", ["ZIP archive", "CSV"]),
+        (b"PK\x03\x04rest", ["ZIP archive", "cannot be opened"]),
         (b"PAR1rest", ["Parquet"]),
         (codecs.BOM_UTF16_LE + b"\x00\xd8a", ["UTF-16", "damaged"]),
         (HEADER, ["no bars"]),
         (HEADER + ROWS.splitlines()[0], ["only one bar"]),
-        (ROWS, ["Line 1 holds values", "header line"]),
+        ("2024-01-02,a,1.5\n" * 3, ["no table of bars"]),
+        ("2024-01-02,1,1,1,1\n2024-01-03,5,2,1,4\n2024-01-04,5,2,1,4\n", ["no titles", "order"]),
         (KRONOS.replace("close", "closing"), ["Line 1: missing column close", "Add or rename"]),
         (KRONOS.replace("amount", "close"), ["two columns are called close"]),
         (KRONOS.replace("1.25,10", "abc,10"), ["Line 2, column close", '"abc"', "Correct it"]),
@@ -233,9 +234,12 @@ def test_times_with_an_offset_need_no_note_on_the_zone() -> None:
         (with_times("0", "1"), ["Line 2, column time", "not a plausible Unix time"]),
         (with_times("1704186000", "9" * 25), ["Line 3, column time"]),
         (with_times("3024-01-01", "3024-01-02"), ["Line 2, column time", "not a plausible"]),
-        ("a," * 2000 + "timestamps,open,high,low,close\n1", ["names 2,005 columns"]),
+        ("a," * 2000 + "timestamps,open,high,low,close\n1", ["has 2,005 columns"]),
         ("a," * 100_000 + "close\n1", ["too long for a header"]),
-        ("time,open,high,low,close\n" + '"' + "x" * 200_000 + '",1,2,1,y\n', ["cannot be read"]),
+        (
+            "time,open,high,low,close\n" + '"' + "x" * 200_000 + '",1,2,1,y\n',
+            ["Row 1 of the table"],
+        ),
     ],
 )
 def test_what_cannot_be_read_is_explained(text: str | bytes, parts: list[str]) -> None:
