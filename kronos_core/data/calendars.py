@@ -1,276 +1,440 @@
-"""Future stamps: when the next bars of a series will be, inferred from the bars there are.
+"""Calendars: when a market is open, and so when the next bars of a series will be.
 
-Days and sessions are counted on the wall clock of the stamps' own zone, so that they keep their
-local hours across a change to or from summer time; trading without a pause is counted in elapsed
-time. Holidays are not known here.
+A calendar is inferred from bars, chosen as an exchange or recognised from a symbol, and can be
+edited. Where the bars lie inside the open hours (at the start or the end of their interval, on the
+first or the last trading day of a month) is always taken from the bars themselves. Days and
+sessions are counted on the market's wall clock, so that they keep their local hours across a change
+to or from summer time; trading without a pause is counted in elapsed time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import date
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kronos_core.data.bars import DataError, check_order, interval_of
+from kronos_core.data.clocks import (
+    RECENT_LABELS,
+    check_zone,
+    checked_step,
+    date_zone,
+    far_from,
+    from_wall,
+    wall_of,
+)
+from kronos_core.data.exchanges import EXCHANGES, check_code, market_of, timetable
+from kronos_core.data.opening import (
+    ALL_DAY,
+    LAST_DATE,
+    Opening,
+    dates_of,
+    describe_hours,
+    describe_stretch,
+    format_hours,
+    parse_hours,
+    week_of,
+    weekday_hours,
+)
+from kronos_core.data.rhythm import MOST_STAMPS, Grid, Rhythm, rhythm_of, within
+from kronos_core.data.template import (
+    DAY,
+    RECENT_BARS,
+    Months,
+    Sessions,
+    Steady,
+    Weeks,
+    hours_of_sessions,
+    infer_template,
+    placed,
+)
 
-DAY = pd.Timedelta(days=1)
-WEEK = pd.Timedelta(days=7)
-_RECENT_BARS = 20_000
-_RECENT_DATES = 40
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTH_RULES = ("start", "end", "first weekday", "last weekday", "same day")
-
-Dates = npt.NDArray[np.datetime64]  # [n] of datetime64[D]
-Times = npt.NDArray[np.int64]  # nanoseconds
+Kind = Literal["24/7", "24/5", "sessions", "exchange"]
+CURRENCY_HOURS = (*[ALL_DAY] * 4, "00:00-17:00", "", "17:00-24:00")
+_EVERY_DAY = (ALL_DAY,) * 7
 
 
-def future_timestamps(past: pd.DatetimeIndex, horizon: int) -> pd.DatetimeIndex:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calendar:
+    """When a market is open. JSON-able by `to_dict`, checked on construction.
+
+    kind: "24/7"; "24/5" (one stretch from Sunday or Monday to Friday); "sessions" (the same week,
+        every week); "exchange" (an exchange's own sessions, holidays and half days).
+    timezone: IANA name of the zone whose wall clock `hours` and `closed` use.
+    exchange: ISO code for kind "exchange", otherwise None. Its zone replaces `timezone`.
+    hours: seven texts, Monday first, "09:30-12:00 13:00-16:00" with a break, "" on a closed day.
+        Only for the kinds "24/5" (currency hours by default) and "sessions".
+    closed: further closed days, YYYY-MM-DD.
+    Raises ValueError that names the field, its value and the remedy.
+    """
+
+    kind: Kind
+    timezone: str = "UTC"
+    exchange: str | None = None
+    hours: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if (self.kind == "exchange") != (self.exchange is not None):
+            raise ValueError(
+                f"kind {self.kind!r} with exchange {self.exchange!r}: an exchange code belongs to "
+                'kind "exchange" and only there.'
+            )
+        if self.exchange is not None:
+            check_code(self.exchange)
+            object.__setattr__(self, "timezone", EXCHANGES[self.exchange].timezone)
+        check_zone(self.timezone)
+        object.__setattr__(self, "hours", _checked_hours(self.kind, tuple(self.hours)))
+        object.__setattr__(self, "closed", tuple(sorted(set(map(_checked_date, self.closed)))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe; `from_dict` of it is equal to self."""
+        return {**asdict(self), "hours": list(self.hours), "closed": list(self.closed)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calendar:
+        """Inverse of `to_dict`. Raises ValueError for an unknown key or a wrong value."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown or "kind" not in values:
+            raise ValueError(
+                f"A calendar has {', '.join(sorted(known))}; "
+                + (f"unknown: {', '.join(unknown)}." if unknown else "kind is missing.")
+            )
+        lists = {
+            name: tuple(values[name])
+            for name in ("hours", "closed")
+            if values.get(name) is not None
+        }
+        return cls(**{**values, **lists})
+
+    @property
+    def title(self) -> str:
+        """A few words for a table: "24/7", "XNYS", "weekdays 09:30–16:00"."""
+        if self.kind == "sessions":
+            return describe_hours(self.hours)
+        return self.exchange or self.kind
+
+    def describe(self) -> str:
+        """One sentence. For an exchange it loads the timetable."""
+        extra = f"; closed on {_counted(len(self.closed), 'further day')}" if self.closed else ""
+        zone = f"{self.timezone.replace('_', ' ')} time"
+        if self.kind == "24/7":
+            return f"Open around the clock, every day{extra}."
+        if self.kind == "24/5":
+            return f"Open around the clock {describe_stretch(self.hours)}, {zone}{extra}."
+        if self.exchange is None:
+            return f"Open {describe_hours(self.hours)}, {zone}{extra}."
+        week = tuple(_minutes_text(day) for day in _opening(self).week)
+        until = _opening(self).known[1]
+        return (
+            f"{EXCHANGES[self.exchange].title} ({self.exchange}): {describe_hours(week)}, {zone}, "
+            f"with its holidays and half days known until {until}{extra}."
+        )
+
+    def remark(self, stamps: pd.DatetimeIndex) -> str | None:
+        """What is assumed about `stamps`: days beyond the exchange's known sessions, or None."""
+        if self.exchange is None or len(stamps) == 0:
+            return None
+        dates = dates_of(wall_of(stamps, self.timezone))
+        first, until = _opening(self).known
+        beyond = int(((dates > until) | (dates < first)).sum())
+        if beyond == 0:
+            return None
+        return (
+            f"The holidays of {self.exchange} are known from {first} to {until}. "
+            f"{_counted(beyond, 'bar')} outside follow its usual week, holidays included."
+        )
+
+    def future(
+        self, past: pd.DatetimeIndex, horizon: int, interval: pd.Timedelta | None = None
+    ) -> pd.DatetimeIndex:
+        """The `horizon` stamps that follow `past` (in its zone and resolution; naive stays naive).
+
+        past: sorted, unique; two stamps, or one with an `interval`. Naive stamps are taken as the
+        market's wall clock. Increasing, all after the last past stamp, in trading time (labels such
+        as a closed first of the month are kept when the past has them).
+        Raises DataError for unusable stamps, ValueError for a horizon below 1 or past 2262.
+        """
+        _check_horizon(horizon)
+        step = checked_step(past, interval)
+        if self.kind == "24/7" and step < DAY:
+            return self._elapsed_future(past, horizon, step)
+        zone = date_zone(past, self.timezone) if step >= DAY else self.timezone
+        rhythm = self._rhythm(past, step, zone)
+        last = dates_of(wall_of(past[-1:], zone))[0]
+        earliest = past[-1] + step / 2 if step >= DAY else past[-1] + pd.Timedelta(1, unit="ns")
+        span = 14 + 2 * int(np.ceil(horizon * (step / DAY)))
+        while True:
+            stop = min(last + span, LAST_DATE)
+            found = from_wall(rhythm.stamps(last, stop), zone, past, step)
+            found = found[found >= earliest]
+            if len(found) >= horizon:
+                return pd.DatetimeIndex(found[:horizon].as_unit(past.unit), name=past.name)
+            if stop == LAST_DATE:
+                raise ValueError(_too_far(horizon, past))
+            span *= 2
+
+    def missing(
+        self, timestamps: pd.DatetimeIndex, interval: pd.Timedelta | None = None
+    ) -> pd.DatetimeIndex:
+        """The bars that should lie between the first and the last stamp and do not, in their zone.
+
+        A bar within half an interval of its time counts as there. Days before and after the known
+        sessions of an exchange are left out. For a calendar without holidays every holiday is
+        missing. Raises DataError for unusable stamps, ValueError for more than 10 million.
+        """
+        step = checked_step(timestamps, interval)
+        if self.kind == "24/7" and step < DAY:
+            return self._elapsed_missing(timestamps, step)
+        zone = date_zone(timestamps, self.timezone) if step >= DAY else self.timezone
+        wall = wall_of(timestamps, zone)
+        dates = dates_of(wall[[0, -1]])
+        first, until = _opening(self).known
+        if max(dates[0], first) > min(dates[1], until):
+            return timestamps[:0]
+        expected = self._rhythm(timestamps, step, zone).stamps(
+            max(dates[0], first), min(dates[1], until)
+        )
+        expected = expected[(expected > wall[0].value) & (expected < wall[-1].value)]
+        absent = expected[far_from(expected, np.sort(wall.asi8), step.value // 2)]
+        found = from_wall(absent, zone, timestamps, step)
+        return pd.DatetimeIndex(found.as_unit(timestamps.unit), name=timestamps.name)
+
+    def is_open(
+        self, timestamps: pd.DatetimeIndex, interval: pd.Timedelta
+    ) -> npt.NDArray[np.bool_]:
+        """Whether each stamp [n] lies in trading time; from a day on, on a trading day.
+
+        The end of a stretch counts as open, because bars may be stamped at their end.
+        """
+        zone = date_zone(timestamps, self.timezone) if interval >= DAY else self.timezone
+        wall = wall_of(timestamps, zone)
+        dates = dates_of(wall)
+        if len(dates) == 0:
+            return np.zeros(0, dtype=bool)
+        if interval >= DAY:
+            return np.isin(dates, _opening(self).days(dates.min(), dates.max()))
+        starts, stops = _opening(self).stretches(dates.min() - 7, dates.max() + 1)
+        return within(wall.asi8, starts, stops, at_close=True)
+
+    def stamped_at_end(self, timestamps: pd.DatetimeIndex) -> bool:
+        """Whether intraday bars are stamped at the end of their interval, as far as it shows."""
+        step = checked_step(timestamps, None)
+        if self.kind == "24/7" or step >= DAY:
+            return False
+        rhythm = self._rhythm(timestamps, step, self.timezone)
+        return isinstance(rhythm, Grid) and rhythm.ends
+
+    @property
+    def roll(self) -> pd.Timedelta:
+        """How long before midnight the trading day begins: 7 h where it opens at 17:00."""
+        return pd.Timedelta(_opening(self).roll, unit="ns")
+
+    def stretches(
+        self, first: np.datetime64, last: np.datetime64
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Starts and ends [m] of trading on the days first…last: ns of the naive wall clock."""
+        return _opening(self).stretches(first, last)
+
+    def _rhythm(self, past: pd.DatetimeIndex, step: pd.Timedelta, zone: str | None) -> Rhythm:
+        recent = past[-RECENT_BARS:]
+        wall = pd.DatetimeIndex(np.sort(wall_of(recent, zone).to_numpy()))
+        return rhythm_of(wall, step, _opening(self), strict=self.kind == "exchange")
+
+    def _elapsed_future(
+        self, past: pd.DatetimeIndex, horizon: int, step: pd.Timedelta
+    ) -> pd.DatetimeIndex:
+        last = past[-1].as_unit("ns")
+        count = horizon
+        while True:
+            try:
+                found = pd.date_range(last + step, periods=count, freq=step, unit="ns")
+            except (pd.errors.OutOfBoundsDatetime, OverflowError) as error:
+                raise ValueError(_too_far(horizon, past)) from error
+            found = found[~self._on_closed_day(found)]
+            if len(found) >= horizon:
+                return pd.DatetimeIndex(found[:horizon].as_unit(past.unit), name=past.name)
+            count *= 2
+
+    def _elapsed_missing(
+        self, timestamps: pd.DatetimeIndex, step: pd.Timedelta
+    ) -> pd.DatetimeIndex:
+        instants = timestamps.as_unit("ns").asi8
+        counts = np.maximum(np.rint(np.diff(instants) / step.value).astype(np.int64) - 1, 0)
+        if counts.sum() > MOST_STAMPS:
+            raise ValueError(
+                f"{counts.sum():,} bars are missing between the first and the last one. Check "
+                "the first and last timestamps, or use a coarser interval."
+            )
+        begin = np.repeat(instants[:-1], counts)
+        number = np.arange(len(begin)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+        found = pd.DatetimeIndex(begin + number * step.value)
+        if timestamps.tz is not None:
+            found = found.tz_localize("UTC").tz_convert(timestamps.tz)
+        found = found[~self._on_closed_day(found)]
+        return pd.DatetimeIndex(found.as_unit(timestamps.unit), name=timestamps.name)
+
+    def _on_closed_day(self, stamps: pd.DatetimeIndex) -> npt.NDArray[np.bool_]:
+        if not self.closed:
+            return np.zeros(len(stamps), dtype=bool)
+        return np.isin(dates_of(wall_of(stamps, self.timezone)), _opening(self).closed)
+
+
+def future_timestamps(
+    past: pd.DatetimeIndex, horizon: int, calendar: Calendar | None = None
+) -> pd.DatetimeIndex:
     """The `horizon` stamps that follow `past`, in its zone (naive stays naive) and resolution.
 
-    past: at least two stamps, sorted and unique. Inferred from the most recent ones: trading
-    around the clock, sessions (the times of day seen on each weekday; weekdays never traded are
-    left out), days, weeks, or months. Increasing, and all after the last past stamp.
-    Raises DataError for unusable stamps, ValueError for a horizon below 1 or past the year 2262.
+    past: at least two stamps, sorted and unique. Without a calendar one is inferred from the most
+    recent stamps: trading around the clock, sessions (the times of day seen on each weekday;
+    weekdays never traded are left out), days, weeks, or months. Increasing, and all after the last
+    past stamp. Raises DataError for unusable stamps, ValueError for a horizon below 1 or past the
+    year 2262.
     """
-    if horizon < 1:
-        raise ValueError(f"horizon must be at least 1 bar, got {horizon}")
-    calendar = _infer(past)
+    if calendar is not None:
+        return calendar.future(past, horizon)
+    _check_horizon(horizon)
+    template = infer_template(past)
     count = horizon
     try:
-        while len(future := _placed(calendar, past, count)) < horizon:
+        while len(future := placed(template, past, count)) < horizon:
             count *= 2  # hours that a change of the clock skips are dropped
     except (pd.errors.OutOfBoundsDatetime, OverflowError) as error:
-        raise ValueError(
-            f"{horizon} bars after {past[-1]} reach beyond the year 2262. Shorten the horizon."
-        ) from error
+        raise ValueError(_too_far(horizon, past)) from error
     return pd.DatetimeIndex(future[:horizon], name=past.name)
 
 
 def describe_calendar(past: pd.DatetimeIndex) -> str:
     """The inferred calendar in words, for example "weekdays, one bar a day"."""
-    return _infer(past).describe()
+    return infer_template(past).describe()
 
 
-class _Calendar(Protocol):
-    @property
-    def elapsed(self) -> bool: ...  # steps in elapsed time rather than on the wall clock
+def infer(timestamps: pd.DatetimeIndex, timezone: str | None = None) -> Calendar:
+    """The calendar that the most recent bars show: "24/7", "24/5" or "sessions", without holidays.
 
-    def after(self, last: pd.Timestamp, count: int) -> pd.DatetimeIndex: ...
-
-    def describe(self) -> str: ...
-
-
-def _placed(calendar: _Calendar, past: pd.DatetimeIndex, count: int) -> pd.DatetimeIndex:
-    """Stamps of the calendar in the zone of `past`: those that exist there and come after it."""
-    last, zone, unit = past[-1], past.tz, past.unit
-    if zone is None:
-        return calendar.after(last, count).as_unit(unit)
-    if calendar.elapsed:
-        utc = calendar.after(last.tz_convert("UTC").tz_localize(None), count)
-        return utc.as_unit(unit).tz_localize("UTC").tz_convert(zone)
-    wall = calendar.after(last.tz_localize(None), count).as_unit(unit)
-    # Of an hour that comes twice the first is taken; it is a night hour.
-    first = np.ones(len(wall), dtype=bool)
-    local = wall.tz_localize(zone, nonexistent="NaT", ambiguous=first)
-    local = local[local.notna()]
-    return local[local > last]
-
-
-def _infer(past: pd.DatetimeIndex) -> _Calendar:
-    if len(past) < 2:
-        raise DataError(
-            f"The next times cannot be told from {len(past)} bar. Give at least two bars, "
-            "or the future timestamps themselves."
-        )
-    check_order(past)
-    recent = past[-_RECENT_BARS:].as_unit("ns")
-    wall = recent.tz_localize(None)
-    step = interval_of(recent)
-    wall_step = interval_of(wall) if wall.is_monotonic_increasing else step
-    if pd.Timedelta(days=27) < wall_step < pd.Timedelta(days=370):
-        return _Months(wall)
-    if wall_step == WEEK:
-        return _Weeks(_usual_weekday(wall))
-    if _regular(recent, step) and (step < DAY or not _regular(wall, wall_step)):
-        return _Steady(step, elapsed=True)
-    if step < DAY and not _on_one_grid(recent, step):
-        return _Steady(pd.Timedelta(int(np.median(np.diff(recent.asi8))), unit="ns"), elapsed=True)
-    if wall_step == DAY or step < DAY:
-        return _sessions_of(wall, wall_step) or _Steady(step, elapsed=step < DAY)
-    return _Steady(wall_step, elapsed=False)
+    timestamps: at least two, sorted, unique. timezone: the market's zone; by default their own.
+    Raises DataError for unusable stamps, ValueError for an unknown zone.
+    """
+    own = None if timestamps.tz is None else str(timestamps.tz)
+    zone = check_zone(timezone or own or "UTC")
+    recent = timestamps[-RECENT_BARS:]
+    step = checked_step(recent, None)
+    if recent.tz is not None:
+        recent = recent.tz_convert(date_zone(recent, zone) if step >= DAY else zone)
+    template = infer_template(recent)
+    if isinstance(template, Steady):
+        return Calendar(kind="24/7", timezone=zone)
+    if isinstance(template, Sessions):
+        hours = hours_of_sessions(template)
+    else:
+        assert isinstance(template, Weeks | Months)
+        labels = recent[-RECENT_LABELS:]
+        # Labels on weekends say nothing about the days that are traded.
+        hours = weekday_hours("1111100", ALL_DAY) if (labels.day_of_week < 5).all() else _EVERY_DAY
+    if hours == _EVERY_DAY:
+        return Calendar(kind="24/7", timezone=zone)
+    kind: Kind = "24/5" if step < DAY and _is_one_stretch(hours) else "sessions"
+    return Calendar(kind=kind, timezone=zone, hours=hours)
 
 
-def _regular(stamps: pd.DatetimeIndex, step: pd.Timedelta) -> bool:
-    """Whether the series runs without a pause, apart from single missing bars."""
-    steps = np.diff(stamps.asi8)
-    on_grid = (steps > 0) & (steps % step.value == 0)
-    missing = steps.sum() / step.value - len(steps)
-    return bool(on_grid.all() and missing <= 0.02 * len(steps))
+def exchange(code: str) -> Calendar:
+    """The calendar of an exchange by its ISO code (see EXCHANGES). ValueError for another code."""
+    return Calendar(kind="exchange", exchange=code)
 
 
-def _on_one_grid(stamps: pd.DatetimeIndex, step: pd.Timedelta) -> bool:
-    """Whether most steps are multiples of the usual one; stamps of single trades are not."""
-    return bool((np.diff(stamps.asi8) % step.value == 0).mean() >= 0.5)
+def weekly(
+    timezone: str, hours: str, days: str = "1111100", closed: tuple[str, ...] = ()
+) -> Calendar:
+    """The same hours ("09:30-12:00 13:00-16:00") on the days of a mask, Monday first."""
+    return Calendar(
+        kind="sessions", timezone=timezone, hours=weekday_hours(days, hours), closed=closed
+    )
 
 
-@dataclass(frozen=True)
-class _Steady:
-    step: pd.Timedelta
-    elapsed: bool
-
-    def after(self, last: pd.Timestamp, count: int) -> pd.DatetimeIndex:
-        return pd.date_range(last + self.step, periods=count, freq=self.step, unit="ns")
-
-    def describe(self) -> str:
-        return f"around the clock, one bar every {_words(self.step)}"
+def currency_week() -> Calendar:
+    """The currency market: from Sunday 17:00 to Friday 17:00 in New York."""
+    return Calendar(kind="24/5", timezone="America/New_York")
 
 
-@dataclass(frozen=True)
-class _Weeks:
-    weekday: int
-    elapsed: bool = False
-
-    def after(self, last: pd.Timestamp, count: int) -> pd.DatetimeIndex:
-        # A week that a holiday moved by a day or two is still followed by the usual weekday.
-        shift = (self.weekday - last.weekday() + 3) % 7 - 3
-        return pd.date_range(last + WEEK + shift * DAY, periods=count, freq=WEEK, unit="ns")
-
-    def describe(self) -> str:
-        return f"one bar a week, on {_WEEKDAYS[self.weekday]}"
-
-
-def _usual_weekday(wall: pd.DatetimeIndex) -> int:
-    return int(np.bincount(np.asarray(wall[-_RECENT_DATES:].day_of_week), minlength=7).argmax())
-
-
-class _Months:
-    """Bars one or more whole months apart, on the day of the month that the past shows."""
-
-    elapsed = False
-
-    def __init__(self, wall: pd.DatetimeIndex) -> None:
-        self.months = max(1, round(interval_of(wall) / DAY / 30.44))
-        self.day = int(np.bincount(np.asarray(wall[-_RECENT_DATES:].day)).argmax())
-        dates = wall[-24:].normalize()
-        months = dates.to_numpy().astype("datetime64[M]")
-        fits = [
-            (dates == pd.DatetimeIndex(self._dates(months, rule))).mean() >= 0.8
-            for rule in _MONTH_RULES
-        ]
-        self.rule = _MONTH_RULES[fits.index(True)] if any(fits) else "same day"
-
-    def _dates(self, months: npt.NDArray[np.datetime64], rule: str) -> Dates:
-        first = months.astype("datetime64[D]")
-        last = (months + 1).astype("datetime64[D]") - 1
-        match rule:
-            case "start":
-                return first
-            case "end":
-                return last
-            case "first weekday":
-                return np.busday_offset(first, 0, roll="forward")
-            case "last weekday":
-                return np.busday_offset(last, 0, roll="backward")
-            case _:
-                days = np.minimum((first + (self.day - 1)).astype(np.int64), last.astype(np.int64))
-                return days.astype("datetime64[D]")
-
-    def after(self, last: pd.Timestamp, count: int) -> pd.DatetimeIndex:
-        clock = last - last.normalize()
-        months = np.datetime64(last, "M") + self.months * np.arange(0, count + 1)
-        stamps = pd.DatetimeIndex(self._dates(months, self.rule)).as_unit("ns") + clock
-        # A bar stamped a little off its rule must not be followed by its own month again.
-        return stamps[1:]
-
-    def describe(self) -> str:
-        every = "one bar a month" if self.months == 1 else f"one bar every {self.months} months"
-        day = f"day {self.day}" if self.rule == "same day" else f"the month's {self.rule}"
-        return f"{every}, on {day}"
-
-
-@dataclass(frozen=True)
-class _Sessions:
-    """slots[weekday]: times of day (ns after midnight) at which a bar starts; empty when closed."""
-
-    slots: tuple[Times, ...]
-    step: pd.Timedelta
-    elapsed: bool = False
-
-    def after(self, last: pd.Timestamp, count: int) -> pd.DatetimeIndex:
-        per_week = sum(map(len, self.slots))
-        midnight = last.normalize()
-        week = np.concatenate(
-            [self.slots[(midnight.weekday() + day) % 7] + day * DAY.value for day in range(7)]
-        )
-        weeks = 2 + count // per_week
-        times = (np.arange(weeks)[:, None] * WEEK.value + week[None, :]).ravel()
-        stamps = pd.DatetimeIndex(midnight.as_unit("ns").value + times)
-        return stamps[stamps > last][:count]
-
-    def describe(self) -> str:
-        days = _day_words([day for day in range(7) if len(self.slots[day])])
-        if self.step >= DAY:
-            return f"{days}, one bar a day"
-        open_slots = [slots for slots in self.slots if len(slots)]
-        if any(not np.array_equal(slots, open_slots[0]) for slots in open_slots):
-            return f"{days} with hours by weekday, one bar every {_words(self.step)}"
-        first = min(int(slots[0]) for slots in open_slots)
-        last = max(int(slots[-1]) for slots in open_slots)
-        hours = f"{_clock(first)} to {_clock(last)}"
-        return f"{days} {hours}, one bar every {_words(self.step)}"
-
-
-def _sessions_of(wall: pd.DatetimeIndex, step: pd.Timedelta) -> _Sessions | None:
-    """The template of the recent dates, or None when the times of day follow none."""
-    midnight = wall.normalize()
-    recent = midnight >= midnight.unique()[-_RECENT_DATES:][0]
-    dates = midnight[recent].to_numpy()
-    weekday = np.asarray(midnight[recent].day_of_week)
-    slot = (wall.asi8 - midnight.asi8)[recent]
-    if step >= DAY:
-        slot = np.full_like(slot, slot[-1])
-    seen = np.array([np.unique(dates[weekday == day]).size for day in range(7)])
-    common = _usual(slot[weekday < 5], int(seen[:5].sum()))
-    weeks = (dates[-1] - dates[0]) / np.timedelta64(7, "D")
-    slots = []
-    for day in range(7):
-        own = _usual(slot[weekday == day], int(seen[day]))
-        # Two weeks tell which days are traded; before that Monday to Friday are assumed to be.
-        if seen[day] < 0.25 * weeks:
-            own = own[:0]
-        assumed = day < 5 and (seen[day] < 3 if seen[day] else weeks < 2)
-        slots.append(common if assumed and common.size else own)
-    typical = np.median(np.unique(dates, return_counts=True)[1])
-    if not any(map(len, slots)) or max(map(len, slots)) > 4 * typical:
+def recognise(symbol: str | None, timezone: str | None = None) -> Calendar | None:
+    """The calendar of a known kind of symbol, or None; see `exchanges.market_of`."""
+    market = market_of(symbol, timezone)
+    if market is None:
         return None
-    return _Sessions(tuple(slots), step)
+    if market == "24/7":
+        return Calendar(kind="24/7")
+    return currency_week() if market == "24/5" else exchange(market)
 
 
-def _usual(slots: Times, dates: int) -> Times:
-    """The times of day seen on at least a quarter of the dates."""
-    values, counts = np.unique(slots, return_counts=True)
-    return values[counts >= 0.25 * dates]
+@lru_cache(maxsize=64)
+def _opening(calendar: Calendar) -> Opening:
+    closed = np.array(calendar.closed, dtype="datetime64[D]")
+    if calendar.exchange is not None:
+        table = timetable(calendar.exchange)
+        return Opening(table.week, table, closed)
+    return Opening(week_of(calendar.hours or _EVERY_DAY), None, closed)
 
 
-def _day_words(days: list[int]) -> str:
-    if days == [0, 1, 2, 3, 4]:
-        return "weekdays"
-    if len(days) == 7:
-        return "every day"
-    return ", ".join(_WEEKDAYS[day] for day in days)
+def _checked_hours(kind: Kind, hours: tuple[str, ...]) -> tuple[str, ...]:
+    if kind == "24/5" and not hours:
+        return CURRENCY_HOURS
+    if kind in ("24/7", "exchange"):
+        if hours and hours != _EVERY_DAY:
+            raise ValueError(
+                f"kind {kind!r} has hours of its own, got {list(hours)}. Leave hours empty, or "
+                'choose kind "sessions".'
+            )
+        return ()
+    if len(hours) != 7:
+        raise ValueError(
+            f"hours must be seven texts, Monday first, got {len(hours)}: {list(hours)}"
+        )
+    tidy = tuple(format_hours(parse_hours(text)) for text in hours)
+    if not any(tidy):
+        raise ValueError("hours are empty on all seven days. Open the market on one of them.")
+    return tidy
 
 
-def _clock(nanoseconds: int) -> str:
-    minutes = nanoseconds // 60_000_000_000
-    return f"{minutes // 60:02d}:{minutes % 60:02d}"
+def _checked_date(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The closed day {text!r} is no date. Write it as YYYY-MM-DD.") from error
 
 
-def _words(step: pd.Timedelta) -> str:
-    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        count = step.total_seconds() / size
-        if count >= 1 and count == int(count):
-            return unit if count == 1 else f"{int(count)} {unit}s"
-    return f"{step.total_seconds():g} seconds"
+def _check_horizon(horizon: int) -> None:
+    if horizon < 1:
+        raise ValueError(f"horizon must be at least 1 bar, got {horizon}")
+
+
+def _is_one_stretch(hours: tuple[str, ...]) -> bool:
+    """Whether a week is a single stretch of about five days, as for currencies."""
+    week = Opening(week_of(hours), None, np.empty(0, "datetime64[D]"))
+    starts, stops = week.stretches(np.datetime64("2024-01-01"), np.datetime64("2024-01-07"))
+    return len(starts) == 1 and 4 < (stops[0] - starts[0]) / DAY.value < 6
+
+
+def _minutes_text(day: tuple[tuple[int, int], ...]) -> str:
+    """Stretches of a trading day as hours; an evening before it as what it is on the clock."""
+    minute = 60_000_000_000
+    parts = []
+    for start, end in day:
+        first, last = (start // minute) % 1440, end // minute
+        parts.append(f"{first // 60:02d}:{first % 60:02d}-{last // 60:02d}:{last % 60:02d}")
+    return " ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _too_far(horizon: int, past: pd.DatetimeIndex) -> str:
+    return f"{horizon} bars after {past[-1]} reach beyond the year 2262. Shorten the horizon."
