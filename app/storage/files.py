@@ -74,6 +74,11 @@ class Files:
         """Removes stored bars, if they are there."""
         self.bars_path(data_hash).unlink(missing_ok=True)
 
+    @property
+    def fetched(self) -> Path:
+        """The folder for answers of sources, which may be deleted at any time."""
+        return self.root / "fetched"
+
     def forecast_path(self, content_hash: str) -> Path:
         """Where the forecast with this hash lies."""
         return self.root / "forecasts" / f"{_checked(content_hash, _HASH)}.parquet"

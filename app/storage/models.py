@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, DateTime, Dialect, ForeignKey, MetaData, Text, UniqueConstraint
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -74,11 +75,23 @@ class Base(DeclarativeBase):
         datetime: UtcDateTime,
         dict[str, Any]: JSON(none_as_null=True),
         list[str]: JSON(none_as_null=True),
+        list[dict[str, Any]]: JSON(none_as_null=True),
     }
 
 
+def _same_hash(context: DefaultExecutionContext) -> str:
+    """Bars that were never repaired are their own original."""
+    data_hash: str = context.get_current_parameters()["data_hash"]  # type: ignore[no-untyped-call]
+    return data_hash
+
+
 class Dataset(Base):
-    """A stored series; its bars are the Parquet file named by `data_hash`."""
+    """A stored series; its bars are the Parquet file named by `data_hash`.
+
+    `original_hash` names the bars without repairs, `repairs` the steps that lead from them to
+    `data_hash`. `reading` is how a file was read (dialect and choices), `quality` the grade and
+    the counts of the last report, `calendar` a trading calendar that was chosen (None: inferred).
+    """
 
     __tablename__ = "datasets"
 
@@ -94,6 +107,11 @@ class Dataset(Base):
     provenance: Mapped[dict[str, Any]] = mapped_column(default=dict)
     findings: Mapped[list[str]] = mapped_column(default=list)
     data_hash: Mapped[str] = mapped_column(index=True)
+    original_hash: Mapped[str] = mapped_column(default=_same_hash)
+    repairs: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    reading: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    quality: Mapped[dict[str, Any] | None]
+    calendar: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now, onupdate=utc_now)
 

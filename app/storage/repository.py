@@ -245,6 +245,31 @@ def datasets_with(session: Session, **columns: Any) -> list[Dataset]:
     return list(session.scalars(query))
 
 
+def bars_in_use(session: Session, data_hash: str) -> bool:
+    """Whether a dataset, a run or a forecast refers to these bars."""
+    queries = (
+        select(Dataset.id).where(
+            (Dataset.data_hash == data_hash) | (Dataset.original_hash == data_hash)
+        ),
+        select(Run.id).where(Run.data_hash == data_hash),
+        select(Forecast.id).where(Forecast.data_hash == data_hash),
+    )
+    return any(session.scalar(query.limit(1)) is not None for query in queries)
+
+
+def replace_bars(
+    session: Session, dataset_id: str, *, known: tuple[str, str], **fields: Any
+) -> bool:
+    """Sets columns of a dataset only if its original and data hash are still the `known` ones.
+
+    Returns whether it did: False means that somebody else changed it first, or that it is gone.
+    """
+    original_hash, data_hash = known
+    unchanged = (Dataset.original_hash == original_hash, Dataset.data_hash == data_hash)
+    query = update(Dataset).where(Dataset.id == dataset_id, *unchanged)
+    return _changed(session, query.values(**fields))
+
+
 def dependents_of_dataset(session: Session, dataset_id: str) -> tuple[list[Run], list[Forecast]]:
     """The runs and forecasts that use a dataset."""
     return (
