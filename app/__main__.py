@@ -1,38 +1,23 @@
 """The command line, over the same services as the dashboard: `python -m app --help`."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
 import typer
-from typer.core import TyperGroup
 
+from app import data_commands
 from app.jobs.supervisor import Supervisor
 from app.services import datasets, forecasts, models, runs
 from app.services.errors import ServiceError
-from app.settings import get_settings
-from app.storage import StorageError, Store
-from app.storage.models import ACTIVE_STATES, Dataset, Model, Run, RunMetric
-from kronos_core import BundleError
+from app.storage import Store
+from app.storage.models import ACTIVE_STATES, Model, Run, RunMetric
+from app.terminal import Commands, table, workspace
 from kronos_core.training.config import TrainingConfig
 from kronos_core.training.teacher_forcing import TeacherForcing
 
 SUFFIXES = (".csv", ".parquet")
-
-
-class Commands(TyperGroup):
-    """Turns what the user can correct into one line on standard error and exit code 1."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        # ServiceError, DataError and BundleError are ValueErrors.
-        except (ValueError, StorageError, OSError) as error:
-            typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(1) from error
 
 
 cli = typer.Typer(
@@ -44,75 +29,10 @@ cli = typer.Typer(
 )
 
 
-@contextmanager
-def workspace() -> Iterator[Store]:
-    """The store of the configured workspace, its tables up to date."""
-    store = Store(get_settings())
-    try:
-        store.migrate()
-        _offer_builtin(store)
-        yield store
-    finally:
-        store.close()
+cli.add_typer(data_commands.cli)
 
 
-def _offer_builtin(store: Store) -> None:
-    try:
-        models.ensure_builtin(store)
-    except BundleError as error:
-        typer.echo(f"Warning: the built-in model cannot be used: {error}", err=True)
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Plain text with aligned columns."""
-    cells = [[str(cell) for cell in row] for row in (headers, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
-    return "\n".join(lines)
-
-
-# ---------------------------------------------------------------- data
-
-
-@cli.command("import")
-def import_file(
-    file: Annotated[Path, typer.Argument(help="Table with timestamps and open, high, low, close.")],
-    name: Annotated[str | None, typer.Option(help="Name of the dataset; else the file's.")] = None,
-) -> None:
-    """Read a file of bars and store it as a dataset."""
-    with workspace() as store:
-        series = datasets.read_upload(file.read_bytes(), file.name, store.settings.max_upload_mb)
-        for item in series:
-            label = name or file.stem
-            if len(series) > 1:
-                label = f"{label} {item.symbol}"
-            _report_dataset(datasets.add(store, item, name=label, source="upload"))
-
-
-@cli.command()
-def sample(
-    key: Annotated[str, typer.Argument(help="Bundled sample: sp500 or nasdaq.")],
-) -> None:
-    """Add a bundled sample as a dataset."""
-    with workspace() as store:
-        _report_dataset(datasets.add_sample(store, key))
-
-
-def _report_dataset(row: Dataset) -> None:
-    typer.echo(f"{row.name}: {row.bars} bars, {row.first:%Y-%m-%d} to {row.last:%Y-%m-%d}")
-    for finding in row.findings:
-        typer.echo(f"  {finding}")
-
-
-@cli.command("datasets")
-def list_datasets() -> None:
-    """List the datasets."""
-    with workspace() as store:
-        rows = [
-            (row.id, row.name, row.bars, f"{row.first:%Y-%m-%d}", f"{row.last:%Y-%m-%d}")
-            for row in datasets.list_datasets(store)
-        ]
-        typer.echo(table(("ID", "NAME", "BARS", "FIRST", "LAST"), rows))
+# ---------------------------------------------------------------- models
 
 
 @cli.command("models")

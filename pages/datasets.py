@@ -3,17 +3,39 @@
 import pandas as pd
 import streamlit as st
 
-from app.services import datasets
+from app.services import dataset_care, dataset_fetch, datasets
 from app.storage.models import Dataset
-from app.ui import charts, components, forecast_view, upload
+from app.ui import (
+    charts,
+    components,
+    dataset_calendar,
+    dataset_quality,
+    fetch_form,
+    forecast_view,
+    resources,
+    upload,
+    upload_reading,
+)
 from app.ui import format as fmt
 from app.ui.chart_style import palette
-from app.ui.resources import store
-from kronos_core.data.sources import YAHOO_INTERVALS
 
+TABS = ["Overview", "Quality", "Calendar", "Provenance"]
 RANGES = {"Last 250": 250, "Last 1,000": 1000, "All": None, "Dates": 0}
-PERIODS = ("1d", "5d", "7d", "1mo", "3mo", "6mo", "1y", "2y", "5y", "10y", "max")
-workspace = store()
+COARSER = {
+    "5 min": "5min",
+    "15 min": "15min",
+    "30 min": "30min",
+    "1 h": "1h",
+    "4 h": "4h",
+    "1 day": "1D",
+    "1 week": "1W",
+    "1 month": "1M",
+}
+SECONDS = dict(
+    zip(COARSER, (300, 900, 1800, 3600, 14_400, 86_400, 604_800, 2_419_200), strict=True)
+)
+GRADES = {"good": "green", "usable": "orange", "poor": "red"}
+workspace = resources.store()
 
 
 def show(dataset: Dataset) -> None:
@@ -26,37 +48,34 @@ def add_panel(*, opened: bool) -> None:
     with st.expander("Add data", expanded=opened, icon=":material/add:"):
         way = st.segmented_control(
             "Where the bars come from",
-            ["Upload", "Sample", "Yahoo"],
+            ["Upload", "Yahoo", "Crypto", "Sample"],
             default="Upload",
             required=True,
             key="add-way",
             label_visibility="collapsed",
         )
-        ways = {"Upload": upload.upload, "Sample": upload.sample_buttons}
-        added = yahoo_form() if way == "Yahoo" else ways[way](workspace, key="add")
+        if way != "Upload":
+            upload.leave(key="add")
+        ways = {"Upload": uploaded, "Yahoo": yahoo, "Crypto": crypto, "Sample": sample}
+        added = ways[way]()
     if added:
         show(added)
 
 
-def yahoo_form() -> Dataset | None:
-    with st.form("yahoo", border=False):
-        columns = st.columns([2, 1, 1, 1], vertical_alignment="bottom")
-        ticker = columns[0].text_input("Ticker", placeholder="AAPL, ^GSPC, BTC-USD")
-        period = columns[1].selectbox("Period", PERIODS, index=PERIODS.index("2y"))
-        interval = columns[2].selectbox(
-            "Interval", list(YAHOO_INTERVALS), index=list(YAHOO_INTERVALS).index("1d")
-        )
-        wanted = columns[3].form_submit_button("Fetch", type="primary", icon=":material/download:")
-    limits = ", ".join(f"{name}: {longest}" for name, longest in YAHOO_INTERVALS.items())
-    st.caption(f"Longest period that Yahoo gives for each interval: {limits}.")
-    if not wanted:
-        return None
-    with components.problems(), st.spinner("Asking Yahoo"):
-        series = datasets.fetch_yahoo(workspace, ticker.strip(), period, interval)
-        name = f"{ticker.strip()} {interval}"
-        provenance = {"ticker": ticker.strip(), "period": period, "interval": interval}
-        return datasets.add(workspace, series, name=name, source="yahoo", provenance=provenance)
-    return None
+def uploaded() -> Dataset | None:
+    return upload.review(workspace, upload.drop(workspace, key="add"), key="add")
+
+
+def yahoo() -> Dataset | None:
+    return fetch_form.yahoo(workspace)
+
+
+def crypto() -> Dataset | None:
+    return fetch_form.crypto(workspace)
+
+
+def sample() -> Dataset | None:
+    return upload.sample_buttons(workspace, key="add")
 
 
 def overview_table(rows: list[Dataset], chosen: Dataset) -> None:
@@ -69,10 +88,10 @@ def overview_table(rows: list[Dataset], chosen: Dataset) -> None:
                 fmt.span(row.first, row.last, row.interval_seconds, row.timezone) for row in rows
             ],
             "bars": [row.bars for row in rows],
-            "zone": [row.timezone for row in rows],
-            "source": [row.source for row in rows],
+            "quality": [[row.quality["grade"]] if row.quality else [] for row in rows],
+            "calendar": [datasets.calendar_title(row) or fmt.NONE for row in rows],
             "added": [components.ago(row.updated_at) for row in rows],
-            "close": [datasets.sparkline(workspace, row) for row in rows],
+            "close": [resources.sparkline(workspace, row) for row in rows],
         }
     )
     event = st.dataframe(
@@ -88,8 +107,14 @@ def overview_table(rows: list[Dataset], chosen: Dataset) -> None:
             "interval": "Interval",
             "span": st.column_config.TextColumn("Span", width="medium"),
             "bars": st.column_config.NumberColumn("Bars", format="localized"),
-            "zone": "Time zone",
-            "source": "Source",
+            "quality": st.column_config.MultiselectColumn(
+                "Quality",
+                options=list(GRADES),
+                color=list(GRADES.values()),
+                format_func=str.capitalize,
+                width="small",
+            ),
+            "calendar": st.column_config.TextColumn("Calendar", width="medium"),
             "added": "Updated",
             "close": st.column_config.LineChartColumn("Close", width="medium"),
         },
@@ -102,23 +127,72 @@ def overview_table(rows: list[Dataset], chosen: Dataset) -> None:
 
 
 def detail(rows: list[Dataset], dataset: Dataset) -> None:
-    bars = datasets.bars(workspace, dataset)
+    bars = resources.bars(workspace, dataset)
     with st.container(horizontal=True, vertical_alignment="center"):
         picker(rows, dataset)
         shown = chosen_range(dataset, bars)
         st.space("stretch")
         components.link("forecast", "Forecast", ":material/insights:", dataset=dataset.id)
         components.link("finetune", "Fine-tune", ":material/tune:", dataset=dataset.id)
+        refresh_button(dataset)
+        resample_menu(dataset)
         export_menu(dataset)
         rename_menu(dataset)
         if st.button("Delete", icon=":material/delete:", key="delete"):
             ask_delete(dataset)
+    refreshed(dataset)
     bars_chart(dataset, shown)
-    overview, provenance = st.tabs(["Overview", "Provenance"], key="tab", bind="query-params")
+    overview, quality, calendar, provenance = st.tabs(TABS, key="tab", bind="query-params")
     with overview:
-        show_overview(dataset, bars)
+        if overview.open:
+            show_overview(dataset, bars)
+    with quality:
+        if quality.open:
+            dataset_quality.show(workspace, dataset)
+    with calendar:
+        if calendar.open:
+            dataset_calendar.show(workspace, dataset)
     with provenance:
-        show_provenance(dataset)
+        if provenance.open:
+            show_provenance(dataset)
+
+
+def refresh_button(dataset: Dataset) -> None:
+    """Fetches what is new; only for bars that came from a source."""
+    if dataset_fetch.request_of(dataset) is None:
+        return
+    if st.button("Refresh", icon=":material/sync:", key="refresh"):
+        with components.problems(), st.spinner("Asking the source for newer bars"):
+            _, result = dataset_fetch.refresh(workspace, dataset.id)
+            st.session_state["refreshed"] = (dataset.id, result.findings)
+            st.rerun()
+
+
+def refreshed(dataset: Dataset) -> None:
+    """What the last refresh brought, until another dataset is shown or it is dismissed."""
+    dataset_id, findings = st.session_state.get("refreshed", (None, ()))
+    if dataset_id != dataset.id:
+        st.session_state.pop("refreshed", None)
+        return
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        lines = "  \n".join(map(fmt.plain, findings))
+        st.markdown(f":material/sync: {lines}", width="stretch")
+        if st.button("Dismiss", key="refreshed-dismiss", type="tertiary"):
+            del st.session_state["refreshed"]
+            st.rerun()
+
+
+def resample_menu(dataset: Dataset) -> None:
+    coarser = [name for name in COARSER if SECONDS[name] > dataset.interval_seconds]
+    if not coarser:
+        return
+    with st.popover("Resample", icon=":material/compress:"):
+        chosen = st.selectbox("To one bar every", coarser, key=f"coarser-{dataset.id}")
+        suggestion = f"{dataset.name} {chosen}"
+        name = st.text_input("Name of the new dataset", suggestion, key=f"coarse-{suggestion}")
+        if st.button("Make dataset", type="primary", key="resample"):
+            with components.problems():
+                show(dataset_care.resample(workspace, dataset.id, COARSER[chosen], name.strip()))
 
 
 def picker(rows: list[Dataset], dataset: Dataset) -> None:
@@ -147,8 +221,8 @@ def chosen_range(dataset: Dataset, bars: pd.DataFrame) -> pd.DataFrame:
         label_visibility="collapsed",
     )
     if choice == "Dates":
-        days = bars["timestamps"].dt.date
-        ends = (days.iloc[0], days.iloc[-1])
+        stamps = bars["timestamps"]
+        ends = (stamps.iloc[0].date(), stamps.iloc[-1].date())
         picked = st.date_input(
             f"From and to ({dataset.timezone})",
             ends,
@@ -158,7 +232,8 @@ def chosen_range(dataset: Dataset, bars: pd.DataFrame) -> pd.DataFrame:
             width=220,
         )
         if len(picked) == 2:
-            bars = bars[(days >= picked[0]) & (days <= picked[1])]
+            first, last = (pd.Timestamp(day, tz=stamps.dt.tz) for day in picked)
+            bars = bars[(stamps >= first) & (stamps < last + pd.DateOffset(days=1))]
     limit = RANGES[choice]
     return bars.tail(limit) if limit else bars
 
@@ -212,9 +287,13 @@ def show_provenance(dataset: Dataset) -> None:
             "Source": dataset.source,
             "Symbol": dataset.symbol or fmt.NONE,
             "Added": components.local_time(dataset.created_at),
+            "Time zone": dataset.timezone,
             "Data hash": f"`{fmt.short_hash(dataset.data_hash)}`",
+            "Hash of the original": f"`{fmt.short_hash(dataset.original_hash)}`",
+            "Repairs": fmt.count(len(dataset.repairs)),
         }
-        | {str(k).replace("_", " "): str(v) for k, v in dataset.provenance.items()}
+        | fmt.flat(dataset.provenance)
+        | upload_reading.provenance(dataset.reading)
     )
     st.markdown("**What was noticed**")
     for finding in dataset.findings or ["Nothing: the bars were stored as they came."]:
@@ -223,7 +302,7 @@ def show_provenance(dataset: Dataset) -> None:
 
 def export_menu(dataset: Dataset) -> None:
     def frame() -> pd.DataFrame:
-        return datasets.bars(workspace, dataset)
+        return resources.bars(workspace, dataset)
 
     with st.popover("Export", icon=":material/download:"):
         st.download_button(
@@ -273,7 +352,7 @@ if not known and components.empty(
     key="empty-sample",
 ):
     show(datasets.add_sample(workspace, "sp500"))
-add_panel(opened=not known)
+add_panel(opened=not known or upload.busy(key="add"))
 if known:
     wanted = st.query_params.get("dataset", known[0].id)
     current = next((row for row in known if wanted in (row.id, row.name)), None)

@@ -8,18 +8,18 @@ from app.services.errors import ServiceError
 from app.services.forecasts import ForecastRequest
 from app.storage.models import PENDING_FORECAST_STATES, Dataset, Model
 from app.storage.models import Forecast as Row
-from app.ui import charts, components, forecast_view, sampling_form
+from app.ui import charts, components, forecast_view, resources, sampling_form
 from app.ui import format as fmt
 from app.ui.chart_style import palette
-from app.ui.resources import store
 from kronos_core.data.bars import CHANNELS, PRICES
+from kronos_core.data.calendars import Calendar
 from kronos_core.forecast.forecast import Forecast
 
 POLL_SECONDS = 0.7
 PREVIEW_BARS = 250
 CONTEXT_CHOICES = {"60 bars": 60, "120 bars": 120, "250 bars": 250, "500 bars": 500}
 LONGEST_HORIZON = 1024
-workspace = store()
+workspace = resources.store()
 
 
 def pick(label: str, rows: list[Dataset] | list[Model], key: str, chosen: str | None) -> str:
@@ -233,6 +233,7 @@ def settings_tab(row: Row, forecast: Forecast) -> None:
             "origin": fmt.bar_moment(forecast.origin, interval(row)),
             **used,
             "context used": f"{forecast.context} bars",
+            "calendar": calendar_words(row),
             "gap at the origin": fmt.change(forecast.gap, 3),
             "data hash": f"`{fmt.short_hash(row.data_hash)}`",
             "model hash": f"`{fmt.short_hash(row.model_hash)}`",
@@ -241,6 +242,14 @@ def settings_tab(row: Row, forecast: Forecast) -> None:
             "drawn": components.local_time(row.finished_at),
         }
     )
+
+
+def calendar_words(row: Row) -> str:
+    """What the timestamps after the last known bar come from."""
+    if not row.summary or "calendar" not in row.summary:
+        return fmt.NONE
+    known = row.summary["calendar"]
+    return Calendar.from_dict(known).title if known else "all bars are known"
 
 
 def downloads(row: Row, forecast: Forecast) -> None:
@@ -328,7 +337,7 @@ def shown_forecast() -> Row | None:
 
 def preview(dataset: Dataset, origin: int) -> None:
     """The bars up to the origin, before anything is drawn."""
-    bars = datasets.bars(workspace, dataset).iloc[: origin + 1].tail(PREVIEW_BARS)
+    bars = resources.bars(workspace, dataset).iloc[: origin + 1].tail(PREVIEW_BARS)
     last = fmt.bar_moment(bars["timestamps"].iloc[-1], dataset.interval_seconds)
     st.caption(f"The model sees the bars up to {last}. Press Draw to sample what may come next.")
     figure = charts.candles(

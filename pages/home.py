@@ -1,28 +1,28 @@
 """Home: the three first steps, what is running, what was made last."""
 
 import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app.services import datasets, forecasts, models, runs
 from app.services.forecasts import ForecastRequest
 from app.storage.models import Dataset, Run
-from app.ui import charts, components, run_memory, upload
+from app.ui import charts, components, resources, run_memory, upload
 from app.ui import format as fmt
-from app.ui.resources import store
 
 FIRST_FAN = {"horizon": 48, "paths": 100}
 SHOWN = 4
 THUMBNAIL_BARS = 90
-workspace = store()
+workspace = resources.store()
 
 
-def bring_bars() -> Dataset | None:
+def bring_bars() -> list[UploadedFile]:
     st.subheader("1 · Bring bars", anchor=False)
-    st.caption("Open a bundled sample, or drop a CSV file of your own.")
+    st.caption("Open a bundled sample, or drop files of your own.")
     opened = upload.sample_buttons(workspace, key="home")
     if opened:
         st.toast(f"{opened.name} is open", icon=":material/check:")
         st.rerun()
-    return upload.upload(workspace, key="home")
+    return upload.drop(workspace, key="home")
 
 
 def draw_fan(known: list[Dataset]) -> str | None:
@@ -111,7 +111,7 @@ def latest_datasets(known: list[Dataset]) -> None:
         return
     for column, row in zip(st.columns(SHOWN), known[:SHOWN], strict=False):
         with column.container(border=True, gap=None), components.problems():
-            figure = charts.sparkline(datasets.sparkline(workspace, row), entity=row.id)
+            figure = charts.sparkline(resources.sparkline(workspace, row), entity=row.id)
             alt = f"Closes of {row.name}"
             components.chart(figure, key=f"spark-{row.id}", alt=alt, small=True)
             icon = ":material/candlestick_chart:"
@@ -126,12 +126,12 @@ stored = datasets.list_datasets(workspace)
 builtin = models.get(workspace, models.BUILTIN)
 first, second, third = st.columns(3, border=True)
 with first:
-    saved = bring_bars()
+    files = bring_bars()
 with second:
     chosen_dataset = draw_fan(stored)
 with third:
     fine_tune(chosen_dataset)
-if saved:
+if saved := upload.review(workspace, files, key="home"):
     components.go_to("datasets", dataset=saved.id)
 running()
 latest_forecasts()

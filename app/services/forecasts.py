@@ -12,14 +12,16 @@ from app.jobs.bundles import bundle_source
 from app.jobs.launchers import WorkerProcess, is_alive, this_process
 from app.jobs.threads import short_jobs
 from app.services import datasets, models
+from app.services.dataset_checks import calendar_for
 from app.services.errors import ServiceError
-from app.services.shared import LONGEST_NAME, clean_name
+from app.services.shared import LONGEST_NAME, clean_name, drop_unused_bars
 from app.services.status import version
 from app.storage import repository
 from app.storage.files import StorageError
 from app.storage.models import PENDING_FORECAST_STATES, Dataset, Forecast, Model, utc_now
 from app.storage.session import Store
-from kronos_core.data.calendars import future_timestamps
+from kronos_core.data.bars import Series, interval_of
+from kronos_core.data.calendars import Calendar
 from kronos_core.forecast import forecast as core
 from kronos_core.forecast.forecaster import Cancelled, context_length, sample_paths
 from kronos_core.forecast.sampling import SamplingConfig
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 PROGRESS_SECONDS = 0.25
 INTERRUPTED = "Interrupted by a restart of the server. Draw it again."
+_SCALE_BARS = 20  # the last known bars, which tell whether prices were restated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,19 +210,23 @@ def _drawn(store: Store, forecast_id: str, progress: Progress | None) -> dict[st
     row = get(store, forecast_id)
     dataset, model = datasets.get(store, row.dataset_id), models.get(store, row.model_id)
     bars = _bars(store, row.data_hash, dataset.timezone)
-    origin, horizon = row.settings["origin_index"], row.settings["horizon"]
+    origin = row.settings["origin_index"]
+    future, calendar = _future(dataset, bars, origin, row.settings["horizon"])
     forecast = sample_paths(
         _bundle(store, model),
         # Nothing after the origin goes any further than its timestamps, which calendars know.
         bars.iloc[: origin + 1].reset_index(drop=True),
-        future=_future(pd.DatetimeIndex(bars["timestamps"]), origin, horizon),
+        future=future,
         context=row.settings["context"],
         progress=_Reporter(store, forecast_id, progress),
         **{name: row.settings[name] for name in SamplingConfig.__dataclass_fields__},
     )
     return {
         "content_hash": store.files.write_forecast(forecast),
-        "summary": summarise(forecast, time.monotonic() - began),
+        "summary": {
+            **summarise(forecast, time.monotonic() - began),
+            "calendar": calendar.to_dict() if calendar else None,
+        },
         "model_hash": forecast.provenance["model_hash"],
     }
 
@@ -229,14 +236,25 @@ def _bundle(store: Store, model: Model) -> Bundle:
     return short_jobs().bundle(model.model_hash, bundle_source(store, model), device)
 
 
-def _future(stamps: pd.DatetimeIndex, origin: int, horizon: int) -> pd.DatetimeIndex:
-    """The known timestamps after the origin, then inferred ones. -> [horizon]"""
-    end = min(origin + 1 + horizon, len(stamps))
-    known = stamps[origin + 1 : end]
-    missing = horizon - len(known)
-    if not missing:
-        return known
-    return pd.DatetimeIndex(known.append(future_timestamps(stamps[:end], missing)))
+def _future(
+    dataset: Dataset, bars: pd.DataFrame, origin: int, horizon: int
+) -> tuple[pd.DatetimeIndex, Calendar | None]:
+    """The known timestamps after the origin, then those of the dataset's calendar. -> [horizon]
+
+    The calendar is None where all timestamps are known.
+    """
+    stamps = pd.DatetimeIndex(bars["timestamps"][: origin + 1 + horizon])
+    known = stamps[origin + 1 :]
+    if len(known) == horizon:
+        return known, None
+    past = Series(
+        frame=bars[: len(stamps)],
+        symbol=dataset.symbol,
+        interval=interval_of(stamps),
+        timezone=dataset.timezone,
+    )
+    calendar, _ = calendar_for(past, dataset.calendar)
+    return pd.DatetimeIndex(known.append(calendar.future(stamps, horizon - len(known)))), calendar
 
 
 class _Reporter:
@@ -371,7 +389,7 @@ def rename(store: Store, forecast_id: str, name: str) -> Forecast:
 
 
 def delete(store: Store, forecast_id: str) -> None:
-    """Deletes the forecast, and its paths if no other forecast shares them."""
+    """Deletes the forecast, and its paths and bars if nothing else needs them."""
     row = get(store, forecast_id)
     if row.state in PENDING_FORECAST_STATES and not _abandoned(row):
         raise ServiceError(f"{row.name} is {row.state}. Cancel it first, then delete it.")
@@ -381,6 +399,7 @@ def delete(store: Store, forecast_id: str) -> None:
         unused = content and not repository.forecasts_with_content(session, content)
     if content and unused:
         store.files.delete_forecast(content)
+    drop_unused_bars(store, {row.data_hash})
 
 
 def load(store: Store, row: Forecast) -> core.Forecast:
@@ -394,10 +413,26 @@ def load(store: Store, row: Forecast) -> core.Forecast:
 
 
 def actual(store: Store, row: Forecast) -> pd.DataFrame:
-    """The known bars after the origin, at most `horizon` of them, from the dataset as it is now."""
-    bars = datasets.bars(store, datasets.get(store, row.dataset_id))
-    after = bars[bars["timestamps"] > pd.Timestamp(row.settings["origin"])]
-    return after.head(row.settings["horizon"]).reset_index(drop=True)
+    """The known bars after the origin, at most `horizon`, on the scale of the forecast.
+
+    They come from the bars that it was drawn from. Where these end too early, they come from the
+    dataset as it is now, unless its prices were restated since.
+    """
+    dataset, horizon = datasets.get(store, row.dataset_id), row.settings["horizon"]
+    origin = pd.Timestamp(row.settings["origin"])
+    bars = _bars(store, row.data_hash, dataset.timezone)
+    if dataset.data_hash != row.data_hash and bars["timestamps"].iloc[-horizon:].min() <= origin:
+        present = datasets.bars(store, dataset)
+        bars = present if _same_scale(bars.tail(_SCALE_BARS), present) else bars
+    after = bars[bars["timestamps"] > origin]
+    return after.head(horizon).reset_index(drop=True)
+
+
+def _same_scale(known: pd.DataFrame, present: pd.DataFrame) -> bool:
+    """Whether most of the known bars still have their close; a correction of one is no rescale."""
+    both = known.merge(present, on="timestamps", suffixes=("", "_now"))
+    ratio = both["close_now"] / both["close"]
+    return len(both) > 0 and abs(float(ratio.median()) - 1) <= 1e-6
 
 
 def context_bars(store: Store, row: Forecast, count: int) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.services import datasets, models
 from app.services.errors import ServiceError
-from app.services.shared import LONGEST_NAME, clean_name
+from app.services.shared import LONGEST_NAME, clean_name, drop_unused_bars
 from app.services.status import version
 from app.storage import repository
 from app.storage.models import (
@@ -174,7 +174,10 @@ def resume(store: Store, run_id: str) -> Run:
 
 
 def delete(store: Store, run_id: str) -> None:
-    """Deletes a run with its curves, log and checkpoints; a model that came of it stays."""
+    """Deletes a run with its curves, log, checkpoints, and its bars if nothing else needs them.
+
+    A model that came of it stays.
+    """
     run = get(store, run_id)
     with store.session() as session:
         current = repository.get(session, Run, run.id)
@@ -182,6 +185,7 @@ def delete(store: Store, run_id: str) -> None:
             raise ServiceError(f"{run.name} is {current.state}. Stop it first, then delete it.")
         repository.delete_run(session, run.id)
     store.files.delete_run(run.id)
+    drop_unused_bars(store, {run.data_hash})
 
 
 def metrics(store: Store, run_id: str, after_id: int = 0) -> list[RunMetric]:

@@ -80,6 +80,16 @@ def _listed(users: Sequence[str]) -> str:
     return ", ".join(users[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def drop_unused_bars(store: Store, hashes: Iterable[str]) -> None:
+    """Removes the bars files of these hashes that no dataset, run or forecast refers to."""
+    with store.session(write=False) as session:
+        unused = [
+            found for found in set(hashes) if found and not repository.bars_in_use(session, found)
+        ]
+    for data_hash in unused:
+        store.files.delete_bars(data_hash)
+
+
 def remove_files(store: Store, dependents: Dependents) -> None:
     """Removes the files of deleted runs and forecasts, but none that a forecast still uses."""
     runs, forecasts = dependents

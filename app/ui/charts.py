@@ -112,8 +112,15 @@ def volume_trace(
         x=list(labels),
         y=frame[channel],
         name=channel,
+        # Numbers with a scale of two colours: a name for each bar would be checked one by one.
         marker={
-            "color": [translucent(colours.up if up else colours.down, 0.55) for up in rising],
+            "color": rising.astype(float),
+            "colorscale": [
+                [0, translucent(colours.down, 0.55)],
+                [1, translucent(colours.up, 0.55)],
+            ],
+            "cmin": 0,
+            "cmax": 1,
             "line": {"width": 0},
         },
         hoverinfo="skip",

@@ -32,6 +32,16 @@ STATE_LOOK = {
     "orphaned": ("red", ":material/link_off:"),
     "cancelled": ("gray", ":material/block:"),
 }
+GRADE_LOOK = {
+    "good": ("green", ":material/check:"),
+    "usable": ("orange", ":material/warning:"),
+    "poor": ("red", ":material/error:"),
+}
+SEVERITY_LOOK = {
+    "note": ":gray[:material/info:]",
+    "warning": ":orange[:material/warning:]",
+    "error": ":red[:material/error:]",
+}
 STATE_WORDS = {"orphaned": "interrupted"}
 BUSY_STATES = ("queued", *ACTIVE_STATES)
 
@@ -81,6 +91,17 @@ def state_badge(state: str) -> None:
 def state_word(state: str) -> str:
     """What a state is called on a page."""
     return STATE_WORDS.get(state, state).capitalize()
+
+
+def grade_badge(grade: str) -> None:
+    """The quality of a dataset: colour, icon and word."""
+    colour, icon = GRADE_LOOK[grade]
+    st.badge(f"Quality {grade}", icon=icon, color=colour)  # type: ignore[arg-type]
+
+
+def severity_icon(severity: str) -> str:
+    """The icon of a finding, as Markdown."""
+    return SEVERITY_LOOK[severity]
 
 
 def empty(message: str, button: str, *, icon: str, key: str) -> bool:

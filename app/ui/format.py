@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +134,14 @@ def zone(name: str | None) -> tzinfo:
         return UTC
 
 
+@lru_cache(maxsize=1)
+def zones() -> tuple[str, ...]:
+    """The names of all places' zones, and UTC first."""
+    places = (name for name in available_timezones() if "/" in name)
+    left_out = ("Etc/", "SystemV/", "posix/", "right/")
+    return "UTC", *sorted(name for name in places if not name.startswith(left_out))
+
+
 def moment(value: datetime | None, timezone: str | None = None) -> str:
     """ "2024-03-05 14:30 CET" in the given zone (UTC by default)."""
     if value is None:
@@ -178,6 +187,20 @@ def ago(value: datetime | None, now: datetime) -> str:
     if seconds < 5:
         return "just now"
     return " ".join(duration(seconds).split(" ")[:2]) + " ago"
+
+
+def flat(values: Mapping[str, object], above: str = "") -> dict[str, str]:
+    """Nested values as names and texts; what is empty is left out, lists only say how many."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{above} {key}".strip().replace("_", " ")
+        if isinstance(value, Mapping):
+            found |= flat(value, name)
+        elif isinstance(value, list):
+            found[name] = count(len(value))
+        elif value not in (None, ""):
+            found[name] = str(value)
+    return found
 
 
 def short_hash(value: str | None) -> str:

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app import __main__ as command_line
+from app import terminal
 from app.jobs.supervisor import Supervisor
 from app.services import datasets, forecasts, models, runs
 from app.storage import Store, repository
@@ -18,7 +19,7 @@ Invoke = Callable[..., Result]
 
 @pytest.fixture
 def invoke(store: Store, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    monkeypatch.setattr(command_line, "get_settings", lambda: store.settings)
+    monkeypatch.setattr(terminal, "get_settings", lambda: store.settings)
     monkeypatch.setattr(models, "ensure_builtin", lambda _: None)
     return lambda *words: CliRunner().invoke(command_line.cli, [str(word) for word in words])
 
@@ -51,7 +52,7 @@ def test_import_takes_its_name_from_the_file_or_the_option(invoke: Invoke, file:
     assert succeeded(invoke("import", file))[0].startswith("walk: 80 bars, 2024-01-01 to")
     succeeded(invoke("import", file, "--name", "Mine"))
     listed = succeeded(invoke("datasets"))
-    assert listed[0].split() == ["ID", "NAME", "BARS", "FIRST", "LAST"]
+    assert listed[0].split() == ["ID", "NAME", "BARS", "FIRST", "LAST", "QUALITY", "CALENDAR"]
     assert [line.split()[1] for line in listed[1:]] == ["Mine", "walk"]
 
 

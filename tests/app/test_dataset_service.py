@@ -1,5 +1,7 @@
 """Datasets as pages and the command line use them."""
 
+import io
+import zipfile
 from collections.abc import Callable
 from datetime import UTC
 from typing import Any
@@ -7,11 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from app.services import datasets, status
+from app.services import dataset_checks, datasets, status
 from app.services.errors import ServiceError
 from app.storage import Store, repository
 from app.storage.models import Dataset, Forecast, Model, Run
 from kronos_core.data.bars import DataError, Series, interval_of
+from kronos_core.data.calendars import Calendar
+from kronos_core.data.choices import AmbiguityError, ReadingChoices
 
 MakeBars = Callable[..., pd.DataFrame]
 
@@ -179,23 +183,75 @@ def test_work_that_goes_on_is_never_deleted(store: Store, series: Series, state:
     assert datasets.bars(store, dataset)["close"].size == 40
 
 
-def test_read_upload() -> None:
-    text = b"date,open,high,low,close\n2024-01-01,1,2,1,2\n2024-01-02,2,3,2,3\n"
-    (series,) = datasets.read_upload(text, "bars.csv", 1)
-    assert series.frame["close"].tolist() == [2.0, 3.0]
+TEXT = b"date,open,high,low,close\n2024-01-01,1,2,1,2\n2024-01-02,2,3,2,3\n"
+
+
+def test_inspect_upload() -> None:
+    (reading,) = datasets.inspect_upload(TEXT, "bars.csv", 1)
+    assert reading.series[0].frame["close"].tolist() == [2.0, 3.0]
     with pytest.raises(DataError, match="2 MB and the limit is 1 MB"):
-        datasets.read_upload(b"x" * (2 * 1024 * 1024), "bars.csv", 1)
+        datasets.inspect_upload(b"x" * (2 * 1024 * 1024), "bars.csv", 1)
 
 
-def test_yahoo_needs_two_bars(
-    store: Store, series: Series, make_bars: MakeBars, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "download_yahoo", lambda *_: series)
-    assert datasets.fetch_yahoo(store, "ABC", "1y", "1d") is series
-    one = Series(frame=make_bars(1), interval=pd.Timedelta(days=1))
-    monkeypatch.setattr(datasets, "download_yahoo", lambda *_: one)
-    with pytest.raises(DataError, match="longer period"):
-        datasets.fetch_yahoo(store, "ABC", "1d", "1d")
+def test_the_first_lines_of_a_file_that_cannot_be_read() -> None:
+    assert datasets.first_lines(b"\xef\xbb\xbfa,b\r\n\r\n1,2\r\n") == ["a,b", "1,2"]
+    assert datasets.first_lines("日期,开盘".encode("gb18030")) == ["日期,开盘"]
+    assert datasets.first_lines(b"x" * 10_000) == ["x" * 200]
+    for nothing in (b"", b"PK\x03\x04 broken", b"\x89PNG\r\n"):
+        assert datasets.first_lines(nothing) == []
+
+
+def test_suggested_names_are_those_of_symbols_or_files_and_differ() -> None:
+    rows = "\n".join(f"{s},2024-01-0{d},1,2,1,2" for s in ("A", "B") for d in (1, 2))
+    named = f"symbol,date,open,high,low,close\n{rows}\n".encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for member in ("one.csv", "two.csv"):
+            archive.writestr(member, TEXT)
+        archive.writestr("more/named.csv", named)
+        archive.writestr("again.csv", named)
+    for content, expected in (
+        (TEXT, [["bars"]]),
+        (named, [["A", "B"]]),
+        (packed.getvalue(), [["one"], ["two"], ["A", "B"], ["A 2", "B 2"]]),
+    ):
+        readings = datasets.inspect_upload(content, "bars.csv", 1)
+        assert datasets.suggested_names(readings, "bars.csv") == expected
+
+
+def test_a_reading_is_stored_with_its_choices(store: Store) -> None:
+    text = b"date;open;high;low;close\n01/02/2024;1;2;1;2\n02/02/2024;2;3;2;3\n"
+    choices = ReadingChoices(date_order="DMY")
+    (reading,) = datasets.inspect_upload(text, "bars.csv", 1, choices)
+    described = datasets.described(reading)
+    dataset = datasets.add(
+        store, reading.series[0], name="Bars", source="upload", reading=described
+    )
+    found = datasets.get(store, dataset.id).reading
+    assert found == described
+    assert ReadingChoices.from_dict(found["choices"]).date_order == "DMY"
+    assert found["dialect"]
+    with pytest.raises(AmbiguityError):
+        datasets.inspect_upload(text, "bars.csv", 1)
+
+
+def test_add_keeps_quality_and_calendar(store: Store, series: Series) -> None:
+    plain = datasets.add(store, series, name="Plain", source="upload")
+    assert plain.quality is not None
+    assert plain.quality["bars"] == 40
+    assert plain.calendar is None
+    assert (plain.original_hash, plain.repairs, plain.reading) == (plain.data_hash, [], {})
+    always = Calendar(kind="24/7").to_dict()
+    report = dataset_checks.report_on(series, always)
+    chosen = datasets.add(
+        store, series, name="Chosen", source="upload", calendar=always, report=report
+    )
+    assert chosen.calendar == always
+    assert chosen.quality == report.to_dict()
+    assert datasets.calendar_title(chosen) == "24/7"
+    with pytest.raises(ServiceError, match="kind"):
+        datasets.add(store, series, name="X", source="upload", calendar={"kind": "sometimes"})
+    assert stored_files(store) == [plain.data_hash]
 
 
 def test_status(store: Store, series: Series) -> None:

@@ -12,15 +12,16 @@ import pytest
 
 from app.jobs import threads
 from app.jobs.threads import ShortJobs
-from app.services import datasets, forecasts
+from app.services import dataset_care, datasets, forecasts
 from app.services.errors import ServiceError
 from app.services.forecasts import ForecastRequest
 from app.storage import Store, repository
 from app.storage.models import Dataset, Forecast, Model
-from kronos_core.data.bars import CHANNELS, Series
-from kronos_core.data.calendars import future_timestamps
+from kronos_core.data.bars import CHANNELS, PRICES, Series, make_series
+from kronos_core.data.calendars import future_timestamps, weekly
 
 PENDING = ("queued", "running")
+MakeBars = Callable[..., pd.DataFrame]
 
 
 @pytest.fixture(autouse=True)
@@ -285,3 +286,73 @@ def test_the_origin_is_kept_as_a_moment(store: Store, request_: ForecastRequest)
     row = forecasts.run_now(store, replace(request_, origin_index=24))
     moment = datetime(2024, 1, 2, tzinfo=UTC)
     assert datetime.fromisoformat(row.settings["origin"]) == moment
+
+
+# ---------------------------------------------------------------- calendars, changed datasets
+
+
+def daily(store: Store, frame: pd.DataFrame, name: str, symbol: str | None = None) -> Dataset:
+    return datasets.add(store, make_series(frame, symbol=symbol), name=name, source="upload")
+
+
+def test_forecasts_of_a_known_exchange_skip_its_holidays(store: Store, model: Model) -> None:
+    dataset = datasets.add_sample(store, "sp500")  # ends on 31 December 2018
+    request = ForecastRequest(dataset_id=dataset.id, model_id=model.id, horizon=14, paths=2)
+    row = forecasts.run_now(store, request)
+    days = forecasts.load(store, row).timestamps.strftime("%m-%d").tolist()
+    assert days[0] == "01-02"  # New Year's Day is closed
+    assert "01-21" not in days  # Martin Luther King Day
+    assert row.summary is not None
+    assert row.summary["calendar"]["exchange"] == "XNYS"
+    earlier = forecasts.run_now(store, replace(request, origin_index=dataset.bars - 20))
+    assert earlier.summary is not None
+    assert earlier.summary["calendar"] is None  # every timestamp is known
+
+
+def test_a_chosen_calendar_places_the_bars(store: Store, dataset: Dataset, model: Model) -> None:
+    hours = weekly("America/New_York", "09:00-17:00").to_dict()
+    dataset_care.set_calendar(store, dataset.id, hours)
+    row = forecasts.run_now(
+        store, ForecastRequest(dataset_id=dataset.id, model_id=model.id, horizon=20, paths=2)
+    )
+    stamps = forecasts.load(store, row).timestamps
+    assert set(stamps.hour) <= set(range(9, 18))
+    assert set(stamps.day_of_week) <= {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, 3), (0.5, 0)], ids=["continued", "restated after a split"]
+)
+def test_later_bars_are_shown_only_on_the_scale_of_the_forecast(
+    store: Store, model: Model, make_bars: MakeBars, factor: float, expected: int
+) -> None:
+    whole = make_bars(90)
+    dataset = daily(store, whole[:80], "Daily")
+    request = ForecastRequest(dataset_id=dataset.id, model_id=model.id, horizon=3, paths=2)
+    at_the_end = forecasts.run_now(store, request)
+    in_the_past = forecasts.run_now(store, replace(request, origin_index=60))
+    before = forecasts.actual(store, in_the_past)
+    restated = whole.assign(**{name: whole[name] * factor for name in PRICES})
+    restated.loc[79, "close"] *= 1.0001  # the last bar is corrected once
+    restated.loc[79, "high"] *= 1.01
+    dataset_care.replace_original(store, dataset, restated, [])
+    after = forecasts.actual(store, at_the_end)
+    assert len(after) == expected
+    if expected:
+        assert after["close"].tolist() == whole["close"][80:83].tolist()
+    # These were known when the forecast was drawn, on its own scale.
+    pd.testing.assert_frame_equal(forecasts.actual(store, in_the_past), before)
+
+
+def test_bars_go_with_the_last_that_needs_them(
+    store: Store, model: Model, make_bars: MakeBars
+) -> None:
+    dataset = daily(store, make_bars(80), "Daily")
+    request = ForecastRequest(dataset_id=dataset.id, model_id=model.id, horizon=3, paths=2)
+    row = forecasts.run_now(store, request)
+    dataset_care.replace_original(store, dataset, make_bars(80, seed=1), [])
+    path = store.files.bars_path(row.data_hash)
+    assert path.exists()
+    forecasts.delete(store, row.id)
+    assert not path.exists()
+    assert store.files.bars_path(datasets.get(store, dataset.id).data_hash).exists()

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pandas as pd
 import pytest
 
-from app.services import runs
+from app.services import dataset_care, runs
 from app.services.errors import ServiceError
 from app.storage import Store, repository
 from app.storage.models import RESUMABLE_STATES, RUN_STATES, Dataset, Model, Run, RunMetric
@@ -196,3 +197,12 @@ def test_without_two_moments_there_is_no_pace(
 def test_a_finished_run_is_complete(store: Store, run: Run) -> None:
     progress = runs.progress(store, change(store, run, "finished"))
     assert (progress.fraction, progress.eta_seconds) == (1.0, None)
+
+
+def test_bars_go_with_the_last_run_that_needs_them(
+    store: Store, run: Run, dataset: Dataset, make_bars: Callable[..., pd.DataFrame]
+) -> None:
+    dataset_care.replace_original(store, dataset, make_bars(120, step="h", seed=1), [])
+    assert store.files.bars_path(run.data_hash).exists()
+    runs.delete(store, run.id)
+    assert not store.files.bars_path(run.data_hash).exists()

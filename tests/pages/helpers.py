@@ -1,6 +1,8 @@
 """What the page tests do with a page."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
@@ -25,6 +27,11 @@ def words(page: AppTest) -> str:
 def button(page: AppTest, label: str) -> Button:
     """A button by its label."""
     return next(found for found in page.button if found.label == label)
+
+
+def field(fields: Sequence[Any], label: str) -> Any:
+    """A widget of one kind by its label."""
+    return next(found for found in fields if found.label == label)
 
 
 def settled(store: Store, forecast_id: str) -> Forecast:

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from app.services import datasets
-from tests.pages.helpers import button, checked, words
+from tests.pages.helpers import button, checked, field, words
 
 ROWS = [f"2024-01-{day:02d},10,11,9,{10 + day / 100},100" for day in range(1, 21)]
 GOOD = "\n".join(["date,open,high,low,close,volume", *ROWS])
@@ -20,7 +20,7 @@ BAD = {
 
 
 def dropped(page, content: bytes, name: str = "bars.csv"):
-    page.file_uploader[0].set_value((name, content, "text/csv"))
+    page.file_uploader[0].set_value([(name, content, "text/csv")])
     return checked(page.run())
 
 
@@ -38,11 +38,13 @@ def test_upload_shows_a_preview_and_stores_on_save_only(open_page, store):
     page = dropped(open_page("datasets"), GOOD.encode())
     assert "20 bars" in words(page)
     assert datasets.list_datasets(store) == []
-    page.text_input(key="add-0-0-name").set_value("mine")
+    field(page.text_input, "Name of the dataset").set_value("mine")
     button(page, "Save").click()
     checked(page.run())
     (row,) = datasets.list_datasets(store)
     assert (row.name, row.bars, row.provenance["file"]) == ("mine", 20, "bars.csv")
+    assert row.reading["dialect"] == "Table with a header"
+    assert page.query_params["dataset"] == row.id
 
 
 @pytest.mark.parametrize("case", BAD)
