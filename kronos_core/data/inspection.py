@@ -101,6 +101,11 @@ class Table:
         return self.ordered[~defects.unusable_prices(self.prices[self.ordered])]
 
     @cached_property
+    def usable_prices(self) -> npt.NDArray[np.float64]:
+        """The prices of these rows [n,4], a column's values side by side in memory."""
+        return np.asfortranarray(self.prices[self.usable])
+
+    @cached_property
     def step(self) -> pd.Timedelta | None:
         return interval_of(self.sorted) if len(self.sorted) > 1 else None
 
@@ -136,7 +141,7 @@ def table_of(bars: Series | pd.DataFrame, calendar: Calendar | None) -> Table:
     zeros = np.zeros(len(frame))
     return Table(
         stamps=stamps,
-        prices=frame[list(PRICES)].to_numpy(dtype=np.float64),
+        prices=np.asfortranarray(frame[list(PRICES)].to_numpy(dtype=np.float64)),
         volume=frame["volume"].to_numpy(dtype=np.float64) if "volume" in frame else zeros,
         amount=frame["amount"].to_numpy(dtype=np.float64) if "amount" in frame else zeros,
         given=calendar,

@@ -239,7 +239,7 @@ def _idle(table: Table) -> Iterator[Finding]:
             effect="The model sees 0 for volume and amount, and forecasts of them mean nothing.",
         )
         return
-    idle = rows[defects.idle_stretches(volume, table.prices[rows])]
+    idle = rows[defects.idle_stretches(volume, table.usable_prices)]
     if idle.size:
         share = idle.size / len(rows)
         yield Finding(
@@ -255,8 +255,7 @@ def _idle(table: Table) -> Iterator[Finding]:
 
 
 def _jumps(table: Table) -> Iterator[Finding]:
-    rows = table.usable
-    prices = table.prices[rows]
+    rows, prices = table.usable, table.usable_prices
     if len(rows) < 3:
         return
     scaled, factors = defects.scale_errors(prices)
@@ -274,7 +273,8 @@ def _jumps(table: Table) -> Iterator[Finding]:
         )
     sound = np.ones(len(rows), dtype=bool)
     sound[scaled] = False
-    yield from _split_findings(table, rows[sound])
+    kept = (rows[sound], prices[sound]) if scaled.size else (rows, prices)
+    yield from _split_findings(table, *kept)
     odd = np.flatnonzero(defects.spikes(prices) & sound)
     if odd.size:
         yield Finding(
@@ -290,8 +290,10 @@ def _jumps(table: Table) -> Iterator[Finding]:
         )
 
 
-def _split_findings(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Finding]:
-    found = defects.splits(table.prices[rows])
+def _split_findings(
+    table: Table, rows: npt.NDArray[np.int64], prices: npt.NDArray[np.float64]
+) -> Iterator[Finding]:
+    found = defects.splits(prices)
     if found:
         first = found[0]
         words = f"{1 / first.factor:.0f} for 1" if first.factor < 1 else f"1 for {first.factor:.0f}"

@@ -128,6 +128,52 @@ def split_windows(
     )
 
 
+def split_windows_at(
+    bars: int,
+    *,
+    context: int,
+    horizon: int,
+    stride: int,
+    validation_start: int,
+    test_start: int | None = None,
+) -> WindowSplit:
+    """Split a series of `bars` bars at given bars; without `test_start` there is no test part.
+
+    `validation_start` and `test_start` are the first bars of their parts (of the contexts of their
+    first windows). As in `split_windows`, no window reaches over a cut and `horizon` bars before
+    each cut belong to neither part. Raises ValueError where a part gets no window.
+    """
+    _check_split(context, horizon, stride, 0.5, 0.0)
+    window, gap = context + horizon, horizon
+    train_stop = validation_start - gap
+    validation_stop = bars if test_start is None else test_start - gap
+    parts = {"training": (0, train_stop), "validation": (validation_start, validation_stop)}
+    if test_start is not None:
+        parts["test"] = (test_start, bars)
+    for name, (first, stop) in parts.items():
+        if stop - first < window:
+            raise ValueError(
+                f"the {name} part has {max(0, stop - first)} bars, fewer than one window of "
+                f"{window} (context {context} + horizon {horizon}; {horizon} bars before each cut "
+                "are left out); move the dates of the split, or shorten the context or the horizon"
+            )
+    starts = [range(first, stop - window + 1, stride) for first, stop in parts.values()]
+    train, validation, test = starts if test_start is not None else (*starts, range(bars, bars))
+    return WindowSplit(
+        train=train,
+        validation=validation,
+        test=test,
+        window=window,
+        gap=gap,
+        cuts=(
+            train_stop,
+            validation_start,
+            validation_stop,
+            bars if test_start is None else test_start,
+        ),
+    )
+
+
 def _epsilon(mean: Floats) -> Floats:
     return 1e-5 * np.minimum(1.0, np.abs(mean))
 

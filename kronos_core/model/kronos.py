@@ -174,10 +174,16 @@ class Kronos(Pretrained):
 
 
 def draw_ids(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One draw per position from logits [B,T,V] -> ids [B,T], without gradient."""
-    probabilities = torch.softmax(logits.detach().float(), dim=-1)
-    draws = torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator)
-    return draws.view(logits.shape[:-1])
+    """One draw per position from logits [B,T,V] -> ids [B,T], without gradient.
+
+    By inverse transform: one random number per position, where torch.multinomial draws V of them.
+    """
+    edges = torch.softmax(logits.detach().float(), dim=-1).cumsum(dim=-1)
+    total = edges[..., -1:]
+    uniform = torch.rand(total.shape, generator=generator, device=logits.device)
+    # Rounding must not lift the target onto the last edge, where tokens of weight 0 may lie.
+    target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(edges, target, right=True)[..., 0]
 
 
 def truth_mask(

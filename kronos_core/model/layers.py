@@ -323,12 +323,16 @@ class DualHead(nn.Module):
                     f"{name} logits of shape {tuple(logits.shape)} do not fit "
                     f"targets of shape {tuple(targets.shape)}"
                 )
-        if padding_mask is None:
-            keep = torch.ones_like(s1_targets, dtype=torch.bool)
-        else:
-            keep = padding_mask == 0
-            if not bool(keep.any()):
-                raise ValueError("every position is padding: there is nothing to compute a loss on")
-        ce_s1 = F.cross_entropy(s1_logits[keep], s1_targets[keep])
-        ce_s2 = F.cross_entropy(s2_logits[keep], s2_targets[keep])
+        if padding_mask is not None and not bool((padding_mask == 0).any()):
+            raise ValueError("every position is padding: there is nothing to compute a loss on")
+        ce_s1 = _mean_cross_entropy(s1_logits, s1_targets, padding_mask)
+        ce_s2 = _mean_cross_entropy(s2_logits, s2_targets, padding_mask)
         return (ce_s1 + ce_s2) / 2, ce_s1, ce_s2
+
+
+def _mean_cross_entropy(logits: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Over all positions, or over those where padding_mask is zero."""
+    if padding_mask is None:  # without the copy of the logits that selecting rows would make
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+    keep = padding_mask == 0
+    return F.cross_entropy(logits[keep], targets[keep])

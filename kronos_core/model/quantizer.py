@@ -48,10 +48,14 @@ class BinarySphericalQuantizer(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Raw codes [B,T,K] -> (quantised [B,T,K], loss, bits in {0,1} as int64 [B,T,K])."""
+        unit, quantised, ones = self.quantise(z)
+        return unit + (quantised - unit).detach(), self.loss(unit, quantised), ones
+
+    def quantise(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Raw codes [B,T,K] -> unit vectors, their values ±1/√K, and bits, each [B,T,K]."""
         unit = F.normalize(z, dim=-1)
         ones = (unit > 0).long()
-        quantised = self.values(ones).type_as(unit)
-        return unit + (quantised - unit).detach(), self.loss(unit, quantised), ones
+        return unit, self.values(ones).type_as(unit), ones
 
     def values(self, ones: Tensor) -> Tensor:
         """Bits in {0,1} -> ±1/√K."""
@@ -59,10 +63,18 @@ class BinarySphericalQuantizer(nn.Module):
 
     def loss(self, unit: Tensor, quantised: Tensor) -> Tensor:
         """Commitment plus ζ(γ0·H_sample − γ·H_code), a scalar."""
+        return self.weigh(*self.terms(unit, quantised))
+
+    def terms(self, unit: Tensor, quantised: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Commitment, H_sample and H_code, unweighted scalars; entropies in nats."""
         commitment = (quantised.detach() - unit).square().sum(-1).mean()
         p = torch.sigmoid(-4 * unit / math.sqrt(self.bits))
         per_sample = _bit_entropy(p).sum(-1).mean()
         per_code = _bit_entropy(p.flatten(0, -2).mean(0)).sum()
+        return commitment, per_sample, per_code
+
+    def weigh(self, commitment: Tensor, per_sample: Tensor, per_code: Tensor) -> Tensor:
+        """The quantiser loss of the three terms."""
         return self.beta * commitment + self.zeta * (
             self.gamma0 * per_sample - self.gamma * per_code
         )

@@ -4,13 +4,33 @@ Shape letters: B rows, T time, C channels, D width, K bits.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from kronos_core.model.layers import TransformerBlock
 from kronos_core.model.pretrained import Pretrained
 from kronos_core.model.quantizer import BinarySphericalQuantizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerLosses:
+    """Losses of a batch, scalars; coarse and fine are mean squared errors in normalised units.
+
+    total = (coarse + fine + quantiser loss) / 2. commitment and the entropies (nats) are the
+    unweighted terms of the quantiser loss. s1_ids, s2_ids [B,T] are the tokens of the batch.
+    """
+
+    total: Tensor
+    coarse: Tensor
+    fine: Tensor
+    commitment: Tensor
+    entropy_sample: Tensor
+    entropy_code: Tensor
+    s1_ids: Tensor
+    s2_ids: Tensor
 
 
 class KronosTokenizer(Pretrained):
@@ -73,6 +93,25 @@ class KronosTokenizer(Pretrained):
         full = self.tokenizer.join_ids(*self.tokenizer.split_ids(ones))
         return (coarse, fine), loss, codes, full
 
+    def losses(self, x: Tensor) -> TokenizerLosses:
+        """The training loss of normalised bars [B,T,C] and its parts."""
+        unit, quantised, ones = self.tokenizer.quantise(self._encode(x))
+        codes = unit + (quantised - unit).detach()
+        terms = self.tokenizer.terms(unit, quantised)
+        coarse = F.mse_loss(self._decode(self.post_quant_embed_pre(codes[..., : self.s1_bits])), x)
+        fine = F.mse_loss(self._decode(self.post_quant_embed(codes)), x)
+        s1_ids, s2_ids = self.tokenizer.split_ids(ones)
+        return TokenizerLosses(
+            total=(coarse + fine + self.tokenizer.weigh(*terms)) / 2,
+            coarse=coarse,
+            fine=fine,
+            commitment=terms[0],
+            entropy_sample=terms[1],
+            entropy_code=terms[2],
+            s1_ids=s1_ids,
+            s2_ids=s2_ids,
+        )
+
     def encode(self, x: Tensor, half: bool = False) -> list[Tensor] | Tensor:
         """Normalised bars [B,T,C] -> full ids [B,T], or with half [s1 ids, s2 ids].
 
@@ -82,7 +121,7 @@ class KronosTokenizer(Pretrained):
             raise ValueError(f"bars must have shape [B,T,{self.d_in}], got {tuple(x.shape)}")
         if not bool(torch.isfinite(x).all()):
             raise ValueError("bars hold NaN or infinite values: repair them before encoding")
-        _, _, ones = self.tokenizer(self._encode(x))
+        _, _, ones = self.tokenizer.quantise(self._encode(x))
         s1_ids, s2_ids = self.tokenizer.split_ids(ones)
         return [s1_ids, s2_ids] if half else self.tokenizer.join_ids(s1_ids, s2_ids)
 

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 FILE_NAME = "state.safetensors"
-FORMAT = "kronos-workbench-run-1"
+FORMAT = "kronos-workbench-run-2"
 
-_WEIGHTS, _MOMENTS, _RANDOM = "predictor/", "optimiser/", "random/"
+_WEIGHTS, _MOMENTS, _AVERAGE, _RANDOM = "weights/", "optimiser/", "average/", "random/"
 
 
 class CheckpointError(ValueError):
@@ -32,27 +32,29 @@ class CheckpointError(ValueError):
 class Checkpoint:
     """What a file holds.
 
-    weights: the predictor's state dict. moments: optimiser tensors as "parameter/key".
-    random: generator states, uint8. progress: JSON scalars (step, best, settings).
+    weights: the state dict of the stage's module. moments: optimiser tensors as "parameter/key".
+    average: averaged weights, empty without EMA. random: generator states, uint8. progress: JSON
+    scalars (stage, step, best, settings).
     """
 
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
+    average: dict[str, Tensor]
     random: dict[str, Tensor]
     progress: dict[str, Any]
 
-    def restore(self, predictor: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Load weights and optimiser moments in place, on the devices of the predictor.
+    def restore(self, module: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        """Load weights and optimiser moments in place, on the devices of the module.
 
         Raises:
-            CheckpointError: the predictor has other parameters than the saved one.
+            CheckpointError: the module has other parameters than the saved one.
         """
         try:
-            predictor.load_state_dict(self.weights, strict=True)
+            module.load_state_dict(self.weights, strict=True)
         except RuntimeError as error:
             raise CheckpointError(f"the checkpoint is of another model: {error}") from error
         state: dict[int, dict[str, Tensor]] = {}
-        for index, name in enumerate(_optimised(predictor, optimiser)):
+        for index, name in enumerate(_optimised(module, optimiser)):
             prefix = f"{name}/"
             found = {
                 key.removeprefix(prefix): value
@@ -68,18 +70,21 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path,
     *,
-    predictor: nn.Module,
+    module: nn.Module,
     optimiser: torch.optim.Optimizer,
     random: Mapping[str, Tensor],
     progress: Mapping[str, Any],
+    average: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Replace the checkpoint in ``folder`` by this state; on any error the old one stays.
 
-    ``random`` holds generator states (uint8), ``progress`` JSON-safe values.
+    ``random`` holds generator states (uint8), ``progress`` JSON-safe values, ``average`` the
+    averaged weights if there are any.
     """
     tensors = {
-        **_flat(_WEIGHTS, predictor.state_dict()),
-        **_flat(_MOMENTS, _moments(predictor, optimiser)),
+        **_flat(_WEIGHTS, module.state_dict()),
+        **_flat(_MOMENTS, _moments(module, optimiser)),
+        **_flat(_AVERAGE, average or {}),
         **_flat(_RANDOM, random),
     }
     header = {"format": FORMAT, "progress": json.dumps(dict(progress), sort_keys=True)}
@@ -114,6 +119,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     return Checkpoint(
         weights=_part(_WEIGHTS, tensors),
         moments=_part(_MOMENTS, tensors),
+        average=_part(_AVERAGE, tensors),
         random=_part(_RANDOM, tensors),
         progress=json.loads(header["progress"]),
     )
@@ -126,17 +132,17 @@ def _unreadable(folder: Path, detail: str) -> str:
     )
 
 
-def _optimised(predictor: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
+def _optimised(module: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
     """Parameter names in the order in which the optimiser numbers them."""
-    names = {id(parameter): name for name, parameter in predictor.named_parameters()}
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [names[id(item)] for group in optimiser.param_groups for item in group["params"]]
 
 
-def _moments(predictor: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _moments(module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     state = optimiser.state_dict()["state"]
     return {
         f"{name}/{key}": value
-        for index, name in enumerate(_optimised(predictor, optimiser))
+        for index, name in enumerate(_optimised(module, optimiser))
         for key, value in state.get(index, {}).items()
     }
 

@@ -1,17 +1,18 @@
-"""The tokens of every window, computed once: a frozen tokenizer gives the same ones each epoch.
+"""The windows of a run, as tokens for the predictor and as normalised bars for the tokenizer.
 
+A frozen tokenizer gives the same tokens each epoch, so they are computed once and kept.
 Shapes: N windows, B of them in a batch, W = context + horizon bars in a window, T = W − 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from kronos_core.data.bars import CHANNELS
@@ -20,6 +21,9 @@ from kronos_core.model.tokenizer import KronosTokenizer
 from kronos_core.training.config import TrainingConfig
 
 ENCODING_BATCH = 64
+
+Part = tuple[pd.DataFrame, range]
+"""Bars as ``as_bars`` gives them, and the starts of the windows over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,15 @@ class Batch:
 class WindowTokens:
     """Tokens s1, s2 [N, W] (int16 where the vocabulary allows) and the calendar of the series.
 
-    stamp [bars, 5] is kept once for the whole series; starts [N] finds each window in it.
+    stamp [bars, 5] is kept once for all series, one after the other; starts [N] finds each window
+    in it. sizes: the number of windows of each series.
     """
 
     s1: Tensor
     s2: Tensor
     starts: Tensor
     stamp: Tensor
+    sizes: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -57,61 +63,78 @@ class WindowTokens:
         return Batch(s1[:, :-1], s2[:, :-1], stamp, s1[:, 1:], s2[:, 1:])
 
 
-def batched(rows: Tensor, size: int) -> list[Tensor]:
-    """Row numbers [N] in parts of ``size``, the last one shorter where it does not come out."""
-    return [rows[first : first + size] for first in range(0, len(rows), size)]
+@dataclass(frozen=True, slots=True)
+class WindowBars:
+    """Windows over the bars of one or several series, normalised as they are asked for.
 
-
-def epoch_batches(windows: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """Row numbers [B] of each batch of an epoch: every window once, the last batch partial.
-
-    The order depends on (seed, epoch) alone, so (epoch, batch number) is all of its state.
+    values [bars, C] of all series one after the other; starts [N]; sizes as in ``WindowTokens``.
     """
-    order = np.random.default_rng([seed, epoch]).permutation(windows)
-    return batched(torch.from_numpy(order), batch_size)
 
+    values: npt.NDArray[np.float64]
+    starts: npt.NDArray[np.int64]
+    window: int
+    context: int
+    sizes: tuple[int, ...]
 
-def evenly_spaced(windows: int, limit: int) -> Tensor:
-    """At most ``limit`` row numbers from first to last of ``windows`` rows."""
-    chosen = np.linspace(0, windows - 1, min(windows, limit)).round()
-    return torch.from_numpy(chosen).long()
+    @classmethod
+    def over(cls, parts: Sequence[Part], config: TrainingConfig) -> WindowBars:
+        lengths = [len(bars) for bars, _ in parts]
+        offsets = np.cumsum([0, *lengths[:-1]])
+        columns = list(CHANNELS)
+        return cls(
+            values=np.concatenate([bars[columns].to_numpy(np.float64) for bars, _ in parts]),
+            starts=np.concatenate(
+                [
+                    offset + np.asarray(starts, dtype=np.int64)
+                    for offset, (_, starts) in zip(offsets, parts, strict=True)
+                ]
+            ),
+            window=config.window,
+            context=config.context,
+            sizes=tuple(len(starts) for _, starts in parts),
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def batch(self, rows: Tensor, device: torch.device) -> Tensor:
+        """float32 [B, W, C], each window normalised by its context alone."""
+        bars = self.starts[rows.numpy()][:, None] + np.arange(self.window)
+        chosen = self.values[bars]
+        mean, scale = channel_stats(chosen[:, : self.context])
+        return torch.from_numpy(normalise(chosen, mean, scale)).to(device)
 
 
 @torch.no_grad()
 def encode_windows(
     tokenizer: KronosTokenizer,
-    bars: pd.DataFrame,
-    starts: range,
+    parts: Sequence[Part],
     config: TrainingConfig,
     device: torch.device,
     progress: Callable[[int], None],
 ) -> WindowTokens:
-    """Tokens of the windows that begin at ``starts``, each normalised by its context alone.
+    """Tokens of the windows of ``parts``, each normalised by its context alone.
 
-    ``bars`` is as ``as_bars`` gives it, the tokenizer stands on ``device`` in eval mode.
-    ``progress`` is told the number of windows done after each batch; raising there stops.
+    The tokenizer stands on ``device`` in eval mode. ``progress`` is told the number of windows
+    done after each batch; raising there stops.
     """
-    values = bars[list(CHANNELS)].to_numpy(dtype=np.float64)
-    windows = sliding_window_view(values, config.window, axis=0).transpose(0, 2, 1)
-    parts: list[tuple[Tensor, Tensor]] = []
-    for first in range(0, len(starts), ENCODING_BATCH):
-        chosen = windows[list(starts[first : first + ENCODING_BATCH])]
-        mean, scale = channel_stats(chosen[:, : config.context])
-        z = torch.from_numpy(normalise(chosen, mean, scale)).to(device)
-        s1, s2 = tokenizer.encode(z, half=True)
-        parts.append((_narrow(s1), _narrow(s2)))
-        progress(first + len(chosen))
-    stamp = stamp_features(pd.DatetimeIndex(bars["timestamps"]))
+    windows = WindowBars.over(parts, config)
+    done: list[tuple[Tensor, Tensor]] = []
+    for first in range(0, len(windows), ENCODING_BATCH):
+        rows = torch.arange(first, min(first + ENCODING_BATCH, len(windows)))
+        s1, s2 = tokenizer.encode(windows.batch(rows, device), half=True)
+        done.append((_narrow(s1, tokenizer.s1_bits), _narrow(s2, tokenizer.s2_bits)))
+        progress(first + len(rows))
+    stamps = [stamp_features(pd.DatetimeIndex(bars["timestamps"])) for bars, _ in parts]
     return WindowTokens(
-        s1=torch.cat([s1 for s1, _ in parts]),
-        s2=torch.cat([s2 for _, s2 in parts]),
-        starts=torch.tensor(starts),
-        stamp=torch.from_numpy(stamp).to(torch.int8),
+        s1=torch.cat([s1 for s1, _ in done]),
+        s2=torch.cat([s2 for _, s2 in done]),
+        starts=torch.from_numpy(windows.starts),
+        stamp=torch.from_numpy(np.concatenate(stamps)).to(torch.int8),
+        sizes=windows.sizes,
     )
 
 
-def _narrow(ids: Tensor) -> Tensor:
-    """[B, W] on the CPU in int16, or int32 where a vocabulary is too large for it."""
-    ids = ids.cpu()
-    fits = int(ids.max()) <= torch.iinfo(torch.int16).max
-    return ids.to(torch.int16 if fits else torch.int32)
+def _narrow(ids: Tensor, bits: int) -> Tensor:
+    """[B, W] on the CPU in int16, or int32 where the vocabulary is too large for it."""
+    return ids.cpu().to(torch.int16 if bits < 16 else torch.int32)

@@ -31,7 +31,7 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, seed: int) -> None:
 
 def save(folder, model, optimiser, **progress) -> None:
     random = {"coins": torch.Generator().manual_seed(5).get_state()}
-    save_checkpoint(folder, predictor=model, optimiser=optimiser, random=random, progress=progress)
+    save_checkpoint(folder, module=model, optimiser=optimiser, random=random, progress=progress)
 
 
 def test_a_restored_run_goes_on_exactly_as_the_saved_one(tmp_path):

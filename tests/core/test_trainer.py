@@ -2,126 +2,30 @@ import copy
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from kronos_core.data.bars import as_bars
-from kronos_core.model.kronos import Kronos
-from kronos_core.model.tokenizer import KronosTokenizer
 from kronos_core.model.zoo import Bundle, load_bundle
-from kronos_core.training import trainer as trainer_module
+from kronos_core.training import loop as loop_module
 from kronos_core.training.checkpoint import FILE_NAME, load_checkpoint
 from kronos_core.training.config import TrainingConfig, plan
+from kronos_core.training.loop import Loop, Speed
 from kronos_core.training.losses import evaluate
+from kronos_core.training.sampler import evenly_spaced
 from kronos_core.training.teacher_forcing import TeacherForcing
-from kronos_core.training.tokens import encode_windows, epoch_batches, evenly_spaced
-from kronos_core.training.trainer import MetricRow, NonFiniteLoss, Speed, Trainer, train
-
-CPU = torch.device("cpu")
-SMALL = TrainingConfig(
-    context=12,
-    horizon=4,
-    epochs=2,
-    batch_size=16,
-    learning_rate=3e-3,
-    test_fraction=0.0,
-    device="cpu",
-    evaluations_per_epoch=2,
-    max_validation_windows=20,
+from kronos_core.training.tokens import encode_windows
+from kronos_core.training.trainer import NonFiniteLoss, train
+from tests.core.training_runs import (
+    CPU,
+    SMALL,
+    Recorder,
+    assert_equal_weights,
+    make_bars,
+    make_bundle,
+    predictor_loop,
+    weights,
+    without_measures,
 )
-
-
-def make_bars(count: int = 140) -> pd.DataFrame:
-    draws = np.random.default_rng(3)
-    close = 100 * np.exp(np.cumsum(draws.normal(0, 0.01, count)))
-    opened = close * (1 + draws.normal(0, 0.003, count))
-    return as_bars(
-        pd.DataFrame(
-            {
-                "timestamps": pd.date_range("2024-01-01", periods=count, freq="h", tz="UTC"),
-                "open": opened,
-                "high": np.maximum(opened, close) * 1.002,
-                "low": np.minimum(opened, close) * 0.998,
-                "close": close,
-                "volume": draws.uniform(1e3, 1e4, count),
-            }
-        )
-    )
-
-
-def make_bundle(dropout: float = 0.0) -> Bundle:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        tokenizer = KronosTokenizer(
-            d_in=6,
-            d_model=16,
-            n_heads=2,
-            ff_dim=32,
-            n_enc_layers=2,
-            n_dec_layers=2,
-            ffn_dropout_p=0.0,
-            attn_dropout_p=0.0,
-            resid_dropout_p=0.0,
-            s1_bits=4,
-            s2_bits=4,
-            beta=0.05,
-            gamma0=1.0,
-            gamma=1.1,
-            zeta=0.05,
-            group_size=4,
-        )
-        predictor = Kronos(4, 4, 1, 32, 2, 64, dropout, dropout, dropout, dropout, True)
-    return Bundle(
-        name="tiny",
-        tokenizer=tokenizer.eval(),
-        predictor=predictor.eval(),
-        max_context=64,
-        s2_rotary="origin",
-        provenance={},
-    )
-
-
-class Recorder:
-    """Callbacks that keep everything and stop before the given step."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.rows: list[MetricRow] = []
-        self.events: list[tuple[str, str]] = []
-        self.steps: list[int] = []
-        self.stop_after = stop_after
-
-    def on_metric(self, row: MetricRow) -> None:
-        self.rows.append(row)
-
-    def on_step(self, step: int, total: int, epoch: float) -> None:
-        self.steps.append(step)
-
-    def on_event(self, kind: str, message: str) -> None:
-        self.events.append((kind, message))
-
-    def should_stop(self) -> bool:
-        return self.stop_after is not None and len(self.steps) >= self.stop_after
-
-    def split(self, name: str) -> list[MetricRow]:
-        return [replace(row, tokens_per_second=None) for row in self.rows if row.split == name]
-
-
-def make_trainer(config: TrainingConfig, folder, *, bundle=None, callbacks=None) -> Trainer:
-    bundle, bars = bundle or make_bundle(), make_bars()
-    steps = plan(len(bars), config, bundle.max_context)
-    callbacks = callbacks or Recorder()
-    return Trainer(bundle, "data", config, steps, CPU, folder, callbacks)
-
-
-def weights(folder) -> dict[str, torch.Tensor]:
-    return load_bundle(folder, device="cpu").predictor.state_dict()
-
-
-def assert_equal_weights(first, second) -> None:
-    assert first.keys() == second.keys()
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +90,7 @@ def test_the_best_bundle_has_the_lowest_validation_loss(finished):
 def validation_of(bundle: Bundle):
     bars = make_bars()
     starts = plan(len(bars), SMALL, 64).split.validation
-    tokens = encode_windows(bundle.tokenizer, bars, starts, SMALL, CPU, lambda done: None)
+    tokens = encode_windows(bundle.tokenizer, [(bars, starts)], SMALL, CPU, lambda done: None)
     return tokens, SMALL, CPU
 
 
@@ -223,7 +127,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, text):
         rows |= {(row.split, row.step): row for row in part.rows}
     assert result == replace(expected, bundle_folder=folder / "best")
     for split in ("train", "validation"):
-        sent = [replace(row, tokens_per_second=None) for row in rows.values() if row.split == split]
+        sent = [without_measures(row) for row in rows.values() if row.split == split]
         assert sent == whole.split(split)
     for name in ("best", "last"):
         assert_equal_weights(weights(folder / name), weights(tmp_path / "whole" / name))
@@ -296,15 +200,15 @@ def test_other_settings_data_or_model_cannot_resume(finished):
 def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_intact(
     tmp_path, monkeypatch, text, value
 ):
-    update = Trainer._update
+    update = Loop.update
 
-    def poisoned(self, batch):
+    def poisoned(self, rows):
         if self.step == 4:
             with torch.no_grad():
-                self.predictor.norm.weight.fill_(float(value))
-        update(self, batch)
+                self.module.norm.weight.fill_(float(value))
+        return update(self, rows)
 
-    monkeypatch.setattr(Trainer, "_update", poisoned)
+    monkeypatch.setattr(Loop, "update", poisoned)
     config = replace(SMALL, teacher_forcing=TeacherForcing.parse(text))
     recorder = Recorder()
     with pytest.raises(NonFiniteLoss, match=r"became \w+ at step 5; lower the learning rate"):
@@ -317,15 +221,15 @@ def test_a_loss_that_is_not_finite_stops_with_the_checkpoint_intact(
 
 
 def test_a_validation_loss_that_is_not_finite_is_not_saved(tmp_path, monkeypatch):
-    evaluation = Trainer._evaluate
+    evaluation = Loop._evaluate
 
-    def poisoned(self, validation):
+    def poisoned(self):
         if self.step > 0:
             with torch.no_grad():
-                self.predictor.norm.weight.fill_(float("nan"))
-        evaluation(self, validation)
+                self.module.norm.weight.fill_(float("nan"))
+        evaluation(self)
 
-    monkeypatch.setattr(Trainer, "_evaluate", poisoned)
+    monkeypatch.setattr(Loop, "_evaluate", poisoned)
     with pytest.raises(NonFiniteLoss, match="The last checkpoint and the best weights are kept"):
         train(make_bundle(), make_bars(), SMALL, folder=tmp_path, callbacks=Recorder())
     assert load_checkpoint(tmp_path / "checkpoint").progress["step"] == 0
@@ -333,7 +237,7 @@ def test_a_validation_loss_that_is_not_finite_is_not_saved(tmp_path, monkeypatch
 
 
 def test_checkpoints_are_also_written_by_the_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer_module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop_module, "CHECKPOINT_SECONDS", 0.0)
     recorder = Recorder(stop_after=3)
     config = replace(SMALL, evaluations_per_epoch=1)
     train(make_bundle(), make_bars(), config, folder=tmp_path, callbacks=recorder)
@@ -371,28 +275,30 @@ def test_validation_losses_equal_compute_loss_over_the_same_windows():
     assert losses.horizon_loss == pytest.approx(expected, rel=1e-5)
 
 
-def loss_of(trainer: Trainer, batch, epsilon: float) -> float:
-    trainer.draws.manual_seed(11)
-    logits = trainer._forward(batch, 1, epsilon)
-    return trainer.predictor.head.compute_loss(*logits, batch.s1_targets, batch.s2_targets)[
-        0
-    ].item()
+def loss_of(loop: Loop, rows: torch.Tensor, config: TrainingConfig) -> float:
+    loop.task.config = config
+    loop.random.draws.manual_seed(11)
+    ((_, loss, _),) = loop.task.parts(rows, len(rows), 1, loop.random)
+    return loss.item()
 
 
-def test_ratio_one_is_teacher_forcing_and_zero_the_models_own_draw(tmp_path):
-    trainer = make_trainer(SMALL, tmp_path)
-    tokens, _ = trainer.encode(make_bars())
-    batch, head = tokens.batch(torch.arange(8), CPU), trainer.predictor.head
+def test_ratio_one_is_teacher_forcing_and_zero_the_models_own_draw(tmp_path, monkeypatch):
+    loop, rows = predictor_loop(SMALL, tmp_path), torch.arange(8)
+    batch, model = loop.task.training.batch(rows, CPU), loop.module
     targets = batch.s1_targets, batch.s2_targets
     inputs = batch.s1, batch.s2, batch.stamp
-    forced = trainer.predictor(*inputs, use_teacher_forcing=True, s1_targets=targets[0])
-    own = trainer.predictor(*inputs, generator=torch.Generator().manual_seed(11))
-    assert loss_of(trainer, batch, 1.0) == head.compute_loss(*forced, *targets)[0].item()
-    assert loss_of(trainer, batch, 0.0) == head.compute_loss(*own, *targets)[0].item()
-    for ratio, expected in ((1.0, forced), (0.0, own)):
-        trainer.config = replace(SMALL, teacher_forcing=TeacherForcing(start=ratio))
-        # an ε strictly between takes the way through the mask, which here is all or nothing
-        assert loss_of(trainer, batch, 0.5) == head.compute_loss(*expected, *targets)[0].item()
+    forced = model(*inputs, use_teacher_forcing=True, s1_targets=targets[0])
+    own = model(*inputs, generator=torch.Generator().manual_seed(11))
+    for ratio, logits in ((1.0, forced), (0.0, own)):
+        expected = model.head.compute_loss(*logits, *targets)[0].item()
+        exactly = replace(SMALL, teacher_forcing=TeacherForcing(start=ratio))
+        assert loss_of(loop, rows, exactly) == expected
+        # a ratio strictly between takes the way through the mask, here all truth or none
+        with monkeypatch.context() as patch:
+            mask = torch.full((8, 15), bool(ratio))
+            patch.setattr(TeacherForcing, "mask", lambda *arguments, mask=mask: mask)
+            between = replace(SMALL, teacher_forcing=TeacherForcing(start=0.5))
+            assert loss_of(loop, rows, between) == expected
 
 
 def test_four_windows_are_learned_by_heart(tmp_path):
@@ -410,13 +316,11 @@ def test_four_windows_are_learned_by_heart(tmp_path):
         evaluations_per_epoch=1,
         teacher_forcing=TeacherForcing(start=1.0),
     )
-    trainer = make_trainer(config, tmp_path, callbacks=(recorder := Recorder()))
-    tokens, _ = trainer.encode(make_bars())
-    batch = tokens.batch(torch.tensor([0, 30, 60, 80]), CPU)
-    trainer.plan = replace(trainer.plan, total_steps=200)
-    for _ in range(200):
-        trainer._update(batch)
-    assert recorder.rows[-1].s1 < 0.05
+    loop = predictor_loop(config, tmp_path)
+    loop.task.total_steps = 200
+    rows = torch.tensor([0, 30, 60, 80])
+    measured = [loop.update(rows) for _ in range(200)]
+    assert measured[-1].s1 < 0.05
 
 
 def test_tokens_come_from_context_statistics_alone():
@@ -424,7 +328,7 @@ def test_tokens_come_from_context_statistics_alone():
     changed = bars.copy()
     changed.loc[changed.index >= 12, "close"] *= 3
     first, second = (
-        encode_windows(bundle.tokenizer, frame, range(1), SMALL, CPU, lambda done: None)
+        encode_windows(bundle.tokenizer, [(frame, range(1))], SMALL, CPU, lambda done: None)
         for frame in (bars, changed)
     )
     assert torch.equal(first.s1[:, :12], second.s1[:, :12])
@@ -434,7 +338,9 @@ def test_tokens_come_from_context_statistics_alone():
 
 def test_a_batch_is_shifted_by_one_bar_and_stamped_by_its_inputs():
     bundle, bars = make_bundle(), make_bars()
-    tokens = encode_windows(bundle.tokenizer, bars, range(0, 90, 3), SMALL, CPU, lambda done: None)
+    tokens = encode_windows(
+        bundle.tokenizer, [(bars, range(0, 90, 3))], SMALL, CPU, lambda done: None
+    )
     assert tokens.s1.dtype == tokens.s2.dtype == torch.int16
     batch = tokens.batch(torch.tensor([0, 7]), CPU)
     assert batch.s1.shape == batch.s1_targets.shape == (2, 15)
@@ -442,20 +348,6 @@ def test_a_batch_is_shifted_by_one_bar_and_stamped_by_its_inputs():
     assert torch.equal(batch.s2[:, 1:], batch.s2_targets[:, :-1])
     hours = bars["timestamps"].dt.hour.to_numpy()
     assert batch.stamp[1, :, 1].tolist() == hours[21:36].tolist()
-
-
-def test_each_epoch_has_every_window_once_in_an_order_of_its_own():
-    first, second = (epoch_batches(50, 16, seed=4, epoch=epoch) for epoch in (0, 1))
-    assert [len(rows) for rows in first] == [16, 16, 16, 2]
-    assert sorted(torch.cat(first).tolist()) == list(range(50))
-    assert torch.cat(first).tolist() != torch.cat(second).tolist()
-    assert torch.equal(torch.cat(first), torch.cat(epoch_batches(50, 16, seed=4, epoch=0)))
-
-
-def test_validation_windows_are_spread_evenly():
-    assert evenly_spaced(5, 256).tolist() == [0, 1, 2, 3, 4]
-    assert evenly_spaced(101, 5).tolist() == [0, 25, 50, 75, 100]
-    assert evenly_spaced(1, 1).tolist() == [0]
 
 
 def test_speed_forgets_what_is_long_ago():

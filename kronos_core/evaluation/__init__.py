@@ -1,0 +1,1 @@
+"""Scores of forecasts against what happened, and what models get wrong."""
