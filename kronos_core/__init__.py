@@ -9,7 +9,8 @@ from kronos_core.data.dialects import Reading, inspect_bars, read_bars
 
 if TYPE_CHECKING:
     from kronos_core.forecast.forecast import Forecast
-    from kronos_core.forecast.forecaster import Cancelled, sample_paths
+    from kronos_core.forecast.forecaster import Cancelled, sample_many, sample_paths
+    from kronos_core.forecast.memory import MemoryBudgetError, estimate_memory
     from kronos_core.forecast.sampling import SamplingConfig
     from kronos_core.model.files import BundleError
     from kronos_core.model.kronos import Kronos
@@ -29,13 +30,16 @@ __all__ = [
     "HierarchicalEmbedding",
     "Kronos",
     "KronosTokenizer",
+    "MemoryBudgetError",
     "Reading",
     "ReadingChoices",
     "SamplingConfig",
     "Series",
+    "estimate_memory",
     "inspect_bars",
     "load_bundle",
     "read_bars",
+    "sample_many",
     "sample_paths",
     "save_bundle",
 ]
@@ -52,8 +56,11 @@ _HOMES = {
     "HierarchicalEmbedding": "model.layers",
     "Kronos": "model.kronos",
     "KronosTokenizer": "model.tokenizer",
+    "MemoryBudgetError": "forecast.memory",
     "SamplingConfig": "forecast.sampling",
+    "estimate_memory": "forecast.memory",
     "load_bundle": "model.zoo",
+    "sample_many": "forecast.forecaster",
     "sample_paths": "forecast.forecaster",
     "save_bundle": "model.zoo",
 }

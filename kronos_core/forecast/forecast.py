@@ -15,7 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kronos_core.data.bars import CHANNELS
+from kronos_core.data.bars import CHANNELS, PRICES
+from kronos_core.evaluation.metrics import Scores, score
+from kronos_core.forecast import figures
 
 _META = b"kronos_forecast"
 _OPEN, _HIGH, _LOW, _CLOSE = range(4)
@@ -80,6 +82,63 @@ class Forecast:
     def probability_above(self, value: float, channel: str = "close") -> npt.NDArray[np.float64]:
         """Share of paths above `value` at each bar, [H]."""
         return np.asarray((self.channel(channel) > value).mean(axis=0))
+
+    def probability_touch(self, value: float, channel: str = "close") -> npt.NDArray[np.float64]:
+        """Share of paths that reach `value` by each bar, [H]; the last is within the horizon.
+
+        A price is reached within a bar's low and high, or by jumping over it, from the last known
+        close on. Volume and amount are reached at the bars' own values. Raises ValueError for an
+        unknown channel or a value that is no number.
+        """
+        if not np.isfinite(value):
+            raise ValueError(f"the value to touch must be a number, got {value}")
+        own = self.channel(channel)
+        low, high = (self.channel("low"), self.channel("high")) if channel in PRICES else (own, own)
+        if channel in PRICES:
+            low, high = np.minimum(low, self.last_close), np.maximum(high, self.last_close)
+        return np.asarray(figures.touched(low, high, value).mean(axis=0))
+
+    def expected_range(self) -> npt.NDArray[np.float64]:
+        """Mean over the paths of highest high minus lowest low up to each bar, [H], in prices."""
+        candles = self.candles
+        return np.asarray(figures.ranges(candles[..., _LOW], candles[..., _HIGH]).mean(axis=0))
+
+    def drawdowns(self) -> npt.NDArray[np.float64]:
+        """Maximum drawdown of each path, [S]: largest fall from a close so far, a share of it."""
+        return figures.drawdowns(self.paths[..., _CLOSE], self.last_close)
+
+    def volatilities(self) -> npt.NDArray[np.float64]:
+        """Realised volatility of each path over the horizon, [S]: root of summed squared log
+        returns of the closes. Raises ValueError when a close is not above 0."""
+        return figures.volatilities(self.paths[..., _CLOSE], self.last_close)
+
+    def changes(self, step: int = -1) -> npt.NDArray[np.float64]:
+        """Close of bar `step` (from 0, −1 is the last) over the last known close, minus 1; [S]."""
+        return np.asarray(self.paths[:, step, _CLOSE] / self.last_close - 1)
+
+    def shape(self, step: int = -1) -> figures.Shape:
+        """Spread, skew and tail of the changes at bar `step` (from 0, −1 is the last)."""
+        return figures.shape(self.changes(step))
+
+    def medoid(self) -> int:
+        """Index of the most typical path: its closes are nearest to all others'."""
+        return figures.medoid(self.paths[..., _CLOSE] / self.last_close)
+
+    def scores(self, actual: pd.DataFrame) -> Scores:
+        """Score the closes against known bars (columns timestamps and close), in price units.
+
+        Bars are matched by their timestamps, others are left out. Raises ValueError when none of
+        the forecast's bars is known.
+        """
+        stamps = pd.DatetimeIndex(actual["timestamps"])
+        if (stamps.tz is None) != (self.timestamps.tz is None):
+            raise ValueError("the actual bars and the forecast must both have a time zone, or none")
+        places = self.timestamps.get_indexer(stamps)
+        known = places >= 0
+        if not known.any():
+            raise ValueError("none of the forecast's bars is known yet: score it when some are")
+        close = actual["close"].to_numpy(np.float64)
+        return score(self.paths[:, places[known], _CLOSE], close[known])
 
     def to_frame(self) -> pd.DataFrame:
         """Long form: path (from 0), step (from 1), timestamp, open … amount; S×H rows."""

@@ -1,28 +1,32 @@
-"""From bars to sample paths: prepare the context, draw tokens, decode them to prices.
+"""From bars to sample paths: prepare the contexts, draw tokens, decode them to prices.
 
-Shape letters: S paths of a chunk, P context bars, H horizon, C=6 channels.
+Shape letters: K paths of a chunk, P context bars, H horizon, C=6 channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from torch import Tensor
 
 from kronos_core.data.bars import CHANNELS, as_bars, bars_hash
 from kronos_core.data.calendars import future_timestamps
 from kronos_core.data.windows import channel_stats, denormalise, normalise, stamp_features
+from kronos_core.forecast.engine import Context, Engine
 from kronos_core.forecast.forecast import Forecast
-from kronos_core.forecast.sampling import SamplingConfig, draw, path_noise
-from kronos_core.model.cache import PredictorCache, decode_after_prefix
+from kronos_core.forecast.memory import Batch, default_budget, plan_batches
+from kronos_core.forecast.sampling import SamplingConfig
+from kronos_core.model.fused import Format
 from kronos_core.model.zoo import Bundle
 
 Progress = Callable[[int, int], None]
-_CACHE_BYTES = 2 * 1024**3  # what the caches of one chunk of paths may take
+Report = Callable[[int], None]
+Floats = npt.NDArray[np.float64]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _REBUILDS = 16  # how often, at most, a forecast past the context rebuilds its caches by default
 
 
@@ -44,16 +48,68 @@ def sample_paths(
     context: int | None = None,
     stride: int | None = None,
     progress: Progress | None = None,
+    dtype: str = "float32",
+    compiled: bool = False,
+    memory: int | None = None,
 ) -> Forecast:
     """Draw `paths` futures of `horizon` bars that follow the last bar of `bars`.
 
     bars: open … amount with timestamps as a column `timestamps` or as the index; their wall clock
     is what the model sees. future: the timestamps of the horizon, inferred from the bars if None.
+    The other settings and errors are those of `sample_many`.
+    """
+    (forecast,) = sample_many(
+        bundle,
+        [bars],
+        horizon,
+        paths,
+        seed,
+        temperature,
+        top_k,
+        top_p,
+        None if future is None else [future],
+        context=context,
+        stride=stride,
+        progress=progress,
+        dtype=dtype,
+        compiled=compiled,
+        memory=memory,
+    )
+    return forecast
+
+
+def sample_many(
+    bundle: Bundle,
+    series: Sequence[pd.DataFrame],
+    horizon: int,
+    paths: int,
+    seed: int = 0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    futures: Sequence[pd.DatetimeIndex | None] | None = None,
+    *,
+    context: int | None = None,
+    stride: int | None = None,
+    progress: Progress | None = None,
+    dtype: str = "float32",
+    compiled: bool = False,
+    memory: int | None = None,
+) -> list[Forecast]:
+    """Draw `paths` futures of every series, all together; each equals its own `sample_paths`.
+
     context: bars to give to the model, at most its max_context; by default all of them, and where
-    some must be cut, so many that the horizon fits behind the context too. stride: past
-    max_context, how many bars are drawn before the window moves on (1 is the release's rolling
-    window; the default moves at most 16 times). progress is called with (done, total) between
-    steps and may raise Cancelled. Raises ValueError for bars or settings that cannot be used.
+    some must be cut, so many that the horizon fits behind the context too. With many series it is
+    the most that each gives: a shorter one gives what it has. stride: past max_context, how many
+    bars are drawn before the window moves on (1 is the release's rolling window; the default moves
+    at most 16 times). dtype: "float32", or "bfloat16" for the predictor (prices are decoded in
+    float32 all the same). compiled: run the steps through torch.compile, on CUDA as one graph;
+    worth its start of a minute for many forecasts of one shape. memory: bytes that may be used
+    beyond the model; what needs more is drawn in several batches. progress is called with
+    (done, total) steps between steps and may raise Cancelled.
+
+    Raises ValueError for bars (naming the series) or settings that cannot be used, and its
+    subclass MemoryBudgetError when not even one path fits.
     """
     config = SamplingConfig(
         horizon=horizon,
@@ -63,40 +119,72 @@ def sample_paths(
         top_k=top_k,
         top_p=top_p,
     )
-    prepared = _prepare(bundle, as_bars(bars), config, future, context)
-    sampler = _Sampler(bundle, prepared, config, _stride(bundle, prepared, horizon, stride))
-    chunks = sampler.chunks()
-    total = len(chunks) * horizon
-    drawn = []
-    for index, chunk in enumerate(chunks):
+    form = _format(dtype, compiled)
+    prepared = _prepare_all(bundle, series, config, futures, context)
+    strides = [stride_of(bundle.max_context, item.length, horizon, stride) for item in prepared]
+    budget = default_budget(bundle.device) if memory is None else memory
+    lengths = [item.length for item in prepared]
+    batches = plan_batches(bundle, lengths, horizon, paths, budget, form.dtype)
+    drawn: list[list[Floats]] = [[] for _ in prepared]
+    for batch, report in zip(batches, _totals(batches, horizon, progress), strict=True):
+        contexts = [prepared[index].tokens for index in batch.series]
+        step = strides[batch.series[0]]
+        with torch.inference_mode():
+            engine = Engine(bundle, contexts, batch.paths, config, step, form, compiled)
+            bars = [z.cpu().numpy() for z in engine.decode(*engine.draw_tokens(report))]
+        for index, z in zip(batch.series, bars, strict=True):
+            drawn[index].append(denormalise(z, prepared[index].mean, prepared[index].scale))
+    return [
+        _forecast(bundle, item, np.concatenate(parts), config.to_dict() | {"stride": step}, dtype)
+        for item, parts, step in zip(prepared, drawn, strides, strict=True)
+    ]
 
-        def report(step: int, before: int = index * horizon) -> None:
-            if progress is not None:
-                progress(before + step, total)
 
-        drawn.append(sampler.run(chunk, report))
-    return Forecast(
-        paths=np.concatenate(drawn),
-        timestamps=prepared.future,
-        origin=prepared.context["timestamps"].iloc[-1],
-        last_close=float(prepared.context["close"].iloc[-1]),
-        context=len(prepared.context),
-        settings=config.to_dict() | {"stride": sampler.stride},
-        provenance=_provenance(bundle, prepared.context),
-    )
+def _format(dtype: str, compiled: bool) -> Format:
+    if dtype not in DTYPES:
+        raise ValueError(f'unknown dtype "{dtype}": choose one of {", ".join(DTYPES)}')
+    return Format(DTYPES[dtype], packed=not compiled)  # a compiler sees no packed weights
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The context [P] and what the model reads of it."""
+    """A context and what the model reads of it."""
 
-    context: pd.DataFrame
+    bars: pd.DataFrame  # [P]
     future: pd.DatetimeIndex
-    mean: npt.NDArray[np.float64]
-    scale: npt.NDArray[np.float64]
-    s1_ids: Tensor  # [1,P]
-    s2_ids: Tensor  # [1,P]
-    stamps: Tensor  # [P+H,5]
+    mean: Floats
+    scale: Floats
+    tokens: Context
+
+    @property
+    def length(self) -> int:
+        return len(self.bars)
+
+
+def _prepare_all(
+    bundle: Bundle,
+    series: Sequence[pd.DataFrame],
+    config: SamplingConfig,
+    futures: Sequence[pd.DatetimeIndex | None] | None,
+    context: int | None,
+) -> list[_Prepared]:
+    if not series:
+        raise ValueError("there is no series to forecast: give at least one")
+    futures = [None] * len(series) if futures is None else futures
+    if len(futures) != len(series):
+        raise ValueError(
+            f"futures must hold one index per series, {len(series)}, got {len(futures)}"
+        )
+    if len(series) == 1:
+        return [_prepare(bundle, as_bars(series[0]), config, futures[0], context)]
+    prepared = []
+    for index, (bars, future) in enumerate(zip(series, futures, strict=True)):
+        try:
+            own = None if context is None else min(context, len(bars))
+            prepared.append(_prepare(bundle, as_bars(bars), config, future, own))
+        except ValueError as error:
+            raise ValueError(f"series {index} (counted from 0): {error}") from error
+    return prepared
 
 
 def _prepare(
@@ -119,7 +207,7 @@ def _prepare(
         s1_ids, s2_ids = bundle.tokenizer.encode(z, half=True)
     features = [stamp_features(pd.DatetimeIndex(kept["timestamps"])), stamp_features(future)]
     stamps = torch.from_numpy(np.concatenate(features)).to(bundle.device)
-    return _Prepared(kept, future, mean, scale, s1_ids, s2_ids, stamps)
+    return _Prepared(kept, future, mean, scale, Context(s1_ids, s2_ids, stamps))
 
 
 def context_length(bars: int, horizon: int, max_context: int, context: int | None) -> int:
@@ -147,111 +235,41 @@ def _check_future(future: pd.DatetimeIndex, last: pd.Timestamp, horizon: int) ->
         raise ValueError(f"future must increase and start after the last bar, {last}")
 
 
-def _stride(bundle: Bundle, prepared: _Prepared, horizon: int, stride: int | None) -> int:
+def stride_of(max_context: int, context: int, horizon: int, stride: int | None) -> int:
+    """How many bars are drawn before the window of max_context bars moves on; ValueError if such
+    a stride cannot be."""
     if stride is None:
-        overflow = len(prepared.context) + horizon - bundle.max_context
-        return min(max(1, -(-overflow // _REBUILDS)), bundle.max_context // 2)
-    if not 1 <= stride < bundle.max_context:
-        raise ValueError(f"stride must lie in 1…{bundle.max_context - 1}, got {stride}")
+        overflow = context + horizon - max_context
+        return min(max(1, -(-overflow // _REBUILDS)), max_context // 2)
+    if not 1 <= stride < max_context:
+        raise ValueError(f"stride must lie in 1…{max_context - 1}, got {stride}")
     return stride
 
 
-@dataclass(slots=True)
-class _Sampler:
-    bundle: Bundle
-    prepared: _Prepared
-    config: SamplingConfig
-    stride: int
+def _forecast(
+    bundle: Bundle, item: _Prepared, paths: Floats, settings: dict[str, Any], dtype: str
+) -> Forecast:
+    return Forecast(
+        paths=paths,
+        timestamps=item.future,
+        origin=item.bars["timestamps"].iloc[-1],
+        last_close=float(item.bars["close"].iloc[-1]),
+        context=item.length,
+        settings=settings,
+        provenance=_provenance(bundle, item.bars) | {"dtype": dtype},
+    )
 
-    def chunks(self) -> list[range]:
-        """Path indices in chunks whose caches fit into memory."""
-        size = max(1, _CACHE_BYTES // self._bytes_per_path())
-        paths = self.config.paths
-        return [range(first, min(first + size, paths)) for first in range(0, paths, size)]
 
-    def _bytes_per_path(self) -> int:
-        own = self.config.horizon
-        if self.prepared.s1_ids.shape[1] + own > self.bundle.max_context:
-            own = self.bundle.max_context  # a path past the context has a prefix of its own
-        predictor, tokenizer = self.bundle.predictor.config, self.bundle.tokenizer.config
-        layers = predictor["n_layers"] + 1
-        kept = 2 * 4 * own * predictor["d_model"] * layers
-        scores = 4 * self.config.horizon * tokenizer["n_heads"] * self.bundle.max_context
-        return int(kept + 2 * scores)
+def _totals(batches: Sequence[Batch], horizon: int, progress: Progress | None) -> Iterator[Report]:
+    """For each batch what its steps are reported to, counted on over all batches."""
+    total = len(batches) * horizon
+    for index in range(len(batches)):
 
-    @torch.inference_mode()
-    def run(self, chunk: range, report: Callable[[int], None]) -> npt.NDArray[np.float64]:
-        """Draw and decode the paths of one chunk -> [S,H,C] in price units."""
-        s1_ids, s2_ids = self._draw_tokens(chunk, report)
-        z = self._decode(s1_ids, s2_ids)
-        return denormalise(z.float().cpu().numpy(), self.prepared.mean, self.prepared.scale)
+        def report(step: int, before: int = index * horizon) -> None:
+            if progress is not None:
+                progress(before + step, total)
 
-    def _draw_tokens(self, chunk: range, report: Callable[[int], None]) -> tuple[Tensor, Tensor]:
-        """Ids of context and horizon [S,P+H]."""
-        rows, horizon = len(chunk), self.config.horizon
-        noise = path_noise(self.config.seed, chunk, horizon)
-        known = self.prepared.s1_ids.shape[1]
-        s1_ids = self._room(self.prepared.s1_ids, rows)
-        s2_ids = self._room(self.prepared.s2_ids, rows)
-        cache = self._prefill(self.prepared.s1_ids, self.prepared.s2_ids, 0, rows)
-        for step in range(horizon):
-            report(step)
-            now = known + step
-            if step > 0:
-                cache = self._take_in(cache, s1_ids, s2_ids, now)
-            s1_ids[:, now] = draw(cache.s1_logits(), noise[:, step, 0], self.config)
-            logits = cache.s2_logits(s1_ids[:, now])
-            s2_ids[:, now] = draw(logits, noise[:, step, 1], self.config)
-        report(horizon)
-        return s1_ids, s2_ids
-
-    def _room(self, ids: Tensor, rows: int) -> Tensor:
-        return torch.cat((ids, ids.new_zeros(1, self.config.horizon)), dim=1).repeat(rows, 1)
-
-    def _prefill(self, s1_ids: Tensor, s2_ids: Tensor, start: int, rows: int) -> PredictorCache:
-        length = s1_ids.shape[1]
-        stamps = self.prepared.stamps[start : start + length].expand(s1_ids.shape[0], length, -1)
-        room = min(self.config.horizon, self.bundle.max_context - length)
-        return PredictorCache(self.bundle.predictor, s1_ids, s2_ids, stamps, rows, room)
-
-    def _take_in(
-        self, cache: PredictorCache, s1_ids: Tensor, s2_ids: Tensor, now: int
-    ) -> PredictorCache:
-        """The cache after bar now − 1; past max_context the window moves on by `stride` bars."""
-        if cache.length < self.bundle.max_context:
-            cache.advance(s1_ids[:, now - 1], s2_ids[:, now - 1], self.prepared.stamps[now - 1])
-            return cache
-        start = now - (self.bundle.max_context - self.stride + 1)
-        return self._prefill(s1_ids[:, start:now], s2_ids[:, start:now], start, s1_ids.shape[0])
-
-    def _decode(self, s1_ids: Tensor, s2_ids: Tensor) -> Tensor:
-        """Normalised bars [S,H,C] of the horizon, from ids [S,P+H].
-
-        Each block of the horizon is decoded behind the bars before it, max_context in all, as the
-        release decodes the last max_context tokens.
-        """
-        end = s1_ids.shape[1]
-        first = end - self.config.horizon
-        limit = self.bundle.max_context
-        size = self.config.horizon if self.config.horizon < limit else limit // 2
-        decoded = []
-        for begin in range(first, end, size):
-            stop = min(begin + size, end)
-            start = max(0, stop - limit)
-            decoded.append(self._decode_block(s1_ids, s2_ids, start, begin, stop))
-        return torch.cat(decoded, dim=1)
-
-    def _decode_block(
-        self, s1_ids: Tensor, s2_ids: Tensor, start: int, begin: int, stop: int
-    ) -> Tensor:
-        tokenizer = self.bundle.tokenizer
-        if begin == self.prepared.s1_ids.shape[1]:
-            prefix = (s1_ids[:1, start:begin], s2_ids[:1, start:begin])
-            return decode_after_prefix(
-                tokenizer, prefix, (s1_ids[:, begin:stop], s2_ids[:, begin:stop])
-            )
-        window = [s1_ids[:, start:stop], s2_ids[:, start:stop]]
-        return tokenizer.decode(window, half=True)[:, begin - start :]
+        yield report
 
 
 def _provenance(bundle: Bundle, context: pd.DataFrame) -> dict[str, str]:

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_FEW = 128  # tokens that are put in order first; more only where they are not enough
+_SLACK = 1e-4  # for rounding where a probability is compared with p
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingConfig:
@@ -64,38 +67,56 @@ def path_noise(seed: int, paths: range, horizon: int) -> Tensor:
 def filter_logits(logits: Tensor, config: SamplingConfig) -> Tensor:
     """Apply temperature, then top-k, then top-p to logits [R,V]; what is cut becomes −inf."""
     logits = logits.float() / config.temperature
-    if config.top_k is not None and config.top_k < logits.shape[-1]:
-        logits = keep_top_k(logits, int(config.top_k))
-    if config.top_p is not None and config.top_p < 1:
-        logits = keep_top_p(logits, config.top_p)
-    return logits
-
-
-def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Exactly the k largest logits of each row stay."""
-    values, indices = logits.topk(k, dim=-1)
-    return torch.full_like(logits, -torch.inf).scatter(-1, indices, values)
+    top_k, top_p = config.top_k, config.top_p
+    if top_k is not None and top_k < logits.shape[-1]:
+        values, indices = logits.topk(int(top_k), dim=-1)  # largest first
+        return _only(logits, indices, values if top_p in (None, 1) else cut_tail(values, top_p))
+    return logits if top_p is None else keep_top_p(logits, top_p)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """The likeliest tokens stay until their probabilities reach p; at least one stays."""
-    ordered, indices = logits.sort(dim=-1, descending=True)
-    probabilities = torch.softmax(ordered, dim=-1)
+    """The likeliest tokens stay until their probabilities reach p; at least one stays.
+
+    Most distributions reach p within a few tokens; then only those few are put in order.
+    """
+    if p == 1:
+        return logits
+    values, indices = logits.topk(min(_FEW, logits.shape[-1]), dim=-1)
+    total = logits.logsumexp(-1, keepdim=True)
+    if bool(((values - total).exp().sum(-1) < p + _SLACK).any()):
+        values, indices = logits.sort(dim=-1, descending=True)
+    return _only(logits, indices, cut_tail(values, p, total))
+
+
+def cut_tail(ordered: Tensor, p: float, total: Tensor | None = None) -> Tensor:
+    """Logits in falling order: −inf where the probability before reaches p.
+
+    total [R,1] is the log-sum-exp the probabilities refer to, by default that of `ordered`.
+    """
+    total = ordered.logsumexp(-1, keepdim=True) if total is None else total
+    probabilities = (ordered - total).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
-    kept = ordered.masked_fill(before >= p, -torch.inf)
-    return torch.full_like(logits, -torch.inf).scatter(-1, indices, kept)
+    # The likeliest stays even where rounding makes `before` as large as a tiny p.
+    before[:, 0] = 0
+    return ordered.masked_fill(before >= p, -torch.inf)
+
+
+def _only(logits: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+    return torch.full_like(logits, -torch.inf).scatter(-1, indices, values)
 
 
 def draw(logits: Tensor, uniform: Tensor, config: SamplingConfig) -> Tensor:
     """One token id per row from logits [R,V] by inverse transform of uniform numbers [R]."""
     if config.top_k == 1:
         return logits.argmax(dim=-1)
-    weights = torch.softmax(filter_logits(logits, config), dim=-1).cpu().double()
+    weights = torch.softmax(filter_logits(logits, config), dim=-1)
+    # Float64, which Apple's GPUs lack.
+    weights = weights.cpu().double() if weights.device.type == "mps" else weights.double()
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:]
     # Rounding must not lift the target onto the last edge, where tokens of weight 0 may lie.
     target = torch.minimum(
-        uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
+        uniform.to(total.device)[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
     )
     ids = torch.searchsorted(cumulative, target, right=True)[:, 0]
     return ids.to(logits.device)

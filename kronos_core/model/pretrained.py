@@ -38,12 +38,13 @@ class Pretrained(nn.Module):
         folder = Path(source)
         if not folder.is_dir():
             folder = fetch_repository(str(source), revision)
-        module = cls._from_config(folder / CONFIG_FILE)
+        module = cls.from_config(folder / CONFIG_FILE)
         module._load_weights(folder / WEIGHTS_FILE)
         return module.eval()
 
     @classmethod
-    def _from_config(cls, path: Path) -> Self:
+    def from_config(cls, path: Path) -> Self:
+        """A module with random weights, built as a config.json says. Raises BundleError."""
         config = read_json(path)
         known = set(inspect.signature(cls.__init__).parameters) - {"self"}
         if unknown := sorted(set(config) - known):

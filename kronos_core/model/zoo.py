@@ -182,7 +182,7 @@ def load_bundle(
     folder = Path(path_or_name)
     if folder.is_dir():
         tokenizer_folder, predictor_folder = folder / "tokenizer", folder / "predictor"
-        settings = _read_settings(folder)
+        settings = read_settings(folder)
         name = str(settings.get("name") or folder.name)
     elif name in ZOO:
         entry = ZOO[name]
@@ -208,7 +208,8 @@ def load_bundle(
     )
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What bundle.json says, or stands for it; BundleError if the folder is no bundle."""
     missing = [name for name in ("tokenizer", "predictor") if not (folder / name).is_dir()]
     if missing:
         raise BundleError(
