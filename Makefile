@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Two processes suit two cores; each test process computes on one thread.
 JOBS ?= 2
 
-.PHONY: run install dev test lint types unit bench fuzz screenshots clean
+.PHONY: run install dev test lint types unit soak fuzz bench screenshots clean
 
 run: install
 	$(BIN)/python -m streamlit run app/server.py --server.port $(PORT)
@@ -40,8 +40,14 @@ types: dev
 unit: dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup
 
+# Fine-tuning killed at 50 random moments; KILLS=200 for more.
+KILLS ?= 50
+soak: dev
+	KRONOS_SOAK=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/core/test_soak.py
+
 bench: dev
 	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.reading
 
 # Files damaged in 2000 ways; `make test` tries 200.

@@ -9,11 +9,12 @@ if str(ROOT) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from app.services import status  # noqa: E402
-from app.ui import components  # noqa: E402
+from app.services import runs, status  # noqa: E402
+from app.ui import components, run_memory  # noqa: E402
 from app.ui.resources import store  # noqa: E402
 
 PAGES = ROOT / "pages"
+RECENT_RUNS = 30
 ASSETS = ROOT / "app" / "ui" / "assets"
 
 
@@ -38,7 +39,11 @@ def navigation() -> st.Page:
                 page("finetune", "Fine-tune", "tune"),
                 page("runs", "Runs", "monitoring"),
             ],
-            "Forecasts": [page("forecast", "Forecast", "insights")],
+            "Forecasts": [
+                page("forecast", "Forecast", "insights"),
+                page("compare", "Compare", "compare_arrows"),
+            ],
+            "Learn": [page("teacher_forcing", "Teacher forcing", "school")],
         },
         expanded=True,
     )
@@ -55,6 +60,8 @@ workspace = store()
 @st.fragment(run_every=5)
 def foot() -> None:
     components.status_line(status.status(workspace))
+    for run in run_memory.just_ended(runs.list_runs(workspace, RECENT_RUNS)):
+        components.toast_ended(run)
 
 
 with st.sidebar:

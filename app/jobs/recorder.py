@@ -5,9 +5,10 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from app.jobs.launchers import WorkerProcess
 from app.storage import repository
@@ -18,6 +19,8 @@ from kronos_core.training.trainer import MetricRow
 
 log = logging.getLogger("app.worker")
 
+R = TypeVar("R")
+
 EXCHANGE_SECONDS = 0.7
 INSIST_SECONDS = 120.0
 KEPT = 200_000
@@ -25,6 +28,19 @@ KEPT = 200_000
 MINE = ("starting", "running", "stopping", "orphaned")
 """States in which the run is still this process's, if its pid stands there; "orphaned" only if
 somebody took a silent worker for dead."""
+
+
+def insist(work: Callable[[], R], what: str, retried: type[Exception]) -> R:
+    """Does `work` on the database, again and again for two minutes while it raises `retried`."""
+    deadline = time.monotonic() + INSIST_SECONDS
+    while True:
+        try:
+            return work()
+        except retried as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("The database does not take %s yet: %s", what, error)
+            time.sleep(1)
 
 
 class Recorder:
@@ -59,19 +75,24 @@ class Recorder:
     # What the trainer calls
 
     def on_metric(self, row: MetricRow) -> None:
-        if not all(math.isfinite(value) for value in (row.s1, row.s2, row.total)):
+        losses = (loss for loss in (row.s1, row.s2, row.total) if loss is not None)
+        if not all(map(math.isfinite, losses)):
             log.warning("Step %d has a loss that is not finite; it is not recorded", row.step)
             return
         with self._lock:
             self._keep(self._rows, row)
+            self._position["stage"] = row.stage
             if row.split == "validation":
                 self._note_validation(row)
 
     def _note_validation(self, row: MetricRow) -> None:
-        log.info("Step %d: validation s1 %.4f, s2 %.4f", row.step, row.s1, row.s2)
+        parts = {"s1": row.s1, "s2": row.s2, "coarse": row.coarse, "fine": row.fine}
+        known = ", ".join(f"{name} {loss:.4f}" for name, loss in parts.items() if loss is not None)
+        log.info("Step %d of the %s: validation %s", row.step, row.stage, known)
         best = self.best["best_total"]
-        # Step 0 is the untouched base model: a reference, not a result of the run.
-        if row.step > 0 and (best is None or row.total < best):
+        # A tokenizer's loss compares with no other. Step 0 is the untouched base model: a
+        # reference, not a result of the run.
+        if row.stage == "predictor" and row.step > 0 and (best is None or row.total < best):
             self.best = {
                 "best_step": row.step,
                 "best_total": row.total,
@@ -81,7 +102,7 @@ class Recorder:
 
     def on_step(self, step: int, total: int, epoch: float) -> None:
         with self._lock:
-            self._position = {"step": step, "total_steps": total, "epoch": epoch}
+            self._position |= {"step": step, "total_steps": total, "epoch": epoch}
 
     def on_event(self, kind: str, message: str) -> None:
         log.info("%s: %s", kind, message)
@@ -103,17 +124,14 @@ class Recorder:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(timeout=60)
-        deadline = time.monotonic() + INSIST_SECONDS
-        while not self.lost:
-            try:
-                return self._write(state, reason=reason, finished_at=utc_now(), **fields)
-            except Exception as error:
-                if time.monotonic() > deadline:
-                    log.exception("The end of the run (%s) could not be recorded", state)
-                    return False
-                log.warning("The database does not take the end of the run yet: %s", error)
-                time.sleep(1)
-        return False
+        if self.lost:
+            return False
+        try:
+            ending = {"reason": reason, "finished_at": utc_now(), **fields}
+            return insist(lambda: self._write(state, **ending), "the end", Exception)
+        except Exception:
+            log.exception("The end of the run (%s) could not be recorded", state)
+            return False
 
     # The exchange with the database
 

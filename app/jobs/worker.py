@@ -5,28 +5,32 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pandas as pd
 import psutil
 import torch
 
 from app.jobs.bundles import bundle_source, register_model
 from app.jobs.launchers import WorkerProcess, this_process
-from app.jobs.recorder import Recorder
+from app.jobs.recorder import Recorder, insist
 from app.logs import log_to_stderr
 from app.settings import get_settings
 from app.storage import repository
 from app.storage.files import StorageError
 from app.storage.models import Dataset, Model, Run, utc_now
-from app.storage.session import Store
+from app.storage.session import DatabaseError, Store
 from kronos_core.model.zoo import load_bundle
 from kronos_core.training.config import TrainingConfig
+from kronos_core.training.memory import OutOfMemory, is_out_of_memory
 from kronos_core.training.trainer import NonFiniteLoss, TrainingResult, train
 
 log = logging.getLogger("app.worker")
 
 RESUME = "then resume the run: it continues from the last checkpoint."
+FULL_DISK_WORDS = ("no space left on device", "disk quota exceeded", "disk is full")
 FULL_DISK = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 
 
@@ -40,7 +44,7 @@ def main(arguments: list[str]) -> int:
     store = Store(get_settings())
     own = this_process()
     try:
-        run = claim(store, arguments[0], own)
+        run = insist(lambda: claim(store, arguments[0], own), "the start of the run", DatabaseError)
     except NotMineError as error:
         log.error("%s", error)
         return 2
@@ -105,20 +109,35 @@ def be_considerate() -> None:
 
 def work(store: Store, run: Run, recorder: Recorder) -> TrainingResult:
     """Loads what the run needs and trains."""
-    with store.session(write=False) as session:
-        dataset = repository.get(session, Dataset, run.dataset_id)
-        model = repository.get(session, Model, run.base_model_id)
-    if dataset is None or model is None:
-        what = "dataset" if dataset is None else "model"
-        raise StorageError(f"The run's {what} has been deleted. Queue a new run with another.")
     config = TrainingConfig.from_dict(run.config)
-    # The data as it was when the run was queued, even if the dataset has been updated since.
-    bars = store.files.read_bars(run.data_hash or dataset.data_hash)
-    bars["timestamps"] = bars["timestamps"].dt.tz_convert(dataset.timezone)
-    log.info("Training %s on %s (%d bars), run %s", model.name, dataset.name, len(bars), run.id)
+    model, datasets = insist(lambda: inputs(store, run), "a question", DatabaseError)
+    frames = [
+        bars_of(store, dataset, data_hash)
+        for dataset, data_hash in zip(datasets, run.data_hashes, strict=True)
+    ]
+    data = ", ".join(f"{item.name} ({item.bars} bars)" for item in datasets)
+    log.info("Training %s on %s, run %s", model.name, data, run.id)
     bundle = load_bundle(bundle_source(store, model), device=config.device)
     folder = store.files.run_folder(run.id)
-    return train(bundle, bars, config, folder=folder, callbacks=recorder)
+    return train(bundle, frames, config, folder=folder, callbacks=recorder)
+
+
+def inputs(store: Store, run: Run) -> tuple[Model, list[Dataset]]:
+    """The base model and the datasets, in the run's order. StorageError if one was deleted."""
+    with store.session(write=False) as session:
+        model = repository.get(session, Model, run.base_model_id)
+        found = [repository.get(session, Dataset, row_id) for row_id in run.dataset_ids]
+    datasets = [dataset for dataset in found if dataset is not None]
+    if model is None or len(datasets) < len(found):
+        what = "model" if model is None else "dataset"
+        raise StorageError(f"The run's {what} has been deleted. Queue a new run with another.")
+    return model, datasets
+
+
+def bars_of(store: Store, dataset: Dataset, data_hash: str) -> pd.DataFrame:
+    """The data as it was when the run was queued, even if the dataset has been updated since."""
+    bars = store.files.read_bars(data_hash or dataset.data_hash)
+    return bars.assign(timestamps=bars["timestamps"].dt.tz_convert(dataset.timezone))
 
 
 def conclude(store: Store, run: Run, recorder: Recorder, result: TrainingResult) -> int:
@@ -128,7 +147,7 @@ def conclude(store: Store, run: Run, recorder: Recorder, result: TrainingResult)
     fields: dict[str, Any] = {"step": result.step, "total_steps": result.total_steps}
     saved = ""
     if result.bundle_folder is not None:
-        fields["model_id"] = register_model(store, run, result.bundle_folder, recorder.best)
+        fields["model_id"] = _registered(store, run, result.bundle_folder, recorder.best)
         saved = f" The best weights so far (step {result.best_step}) are saved as a model."
     if result.outcome == "finished":
         return 0 if recorder.finish("finished", None, **fields) else 1
@@ -138,37 +157,50 @@ def conclude(store: Store, run: Run, recorder: Recorder, result: TrainingResult)
     return 0 if recorder.finish("stopped", reason, **fields) else 1
 
 
+def _registered(store: Store, run: Run, folder: Path, best: dict[str, Any]) -> str:
+    return insist(lambda: register_model(store, run, folder, best), "the model", DatabaseError)
+
+
 def explain(error: Exception) -> str:
     """Why the run failed and what the user can do about it, in a sentence or two."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, NonFiniteLoss):
-        return (
-            f"{text.rstrip('.')}. The last good checkpoint is kept. "
-            "Queue a new run with a lower learning rate."
-        )
-    if _out_of_memory(error):
+        return f"{_sentence(text)} Queue a new run with a lower learning rate."
+    if _disk_is_full(error):
+        return f"The disk of the workspace is full. Free some space, {RESUME}"
+    if isinstance(error, OutOfMemory):
+        return _sentence(text)
+    if is_out_of_memory(error):
         return (
             "Out of memory. Queue a new run with half the batch size or a shorter context, or "
             f"end other programs, {RESUME}"
         )
-    if isinstance(error, OSError) and error.errno in FULL_DISK:
-        return f"The disk of the workspace is full. Free some space, {RESUME}"
+    if isinstance(error, DatabaseError):
+        return (
+            f"The database did not answer ({' '.join(str(error.orig).split())}). End other "
+            f"programs that use it, {RESUME}"
+        )
     if isinstance(error, FileNotFoundError):
         return f"A file is missing: {error.filename or text}. Put it back, {RESUME}"
     if isinstance(error, ValueError | StorageError):
-        return text
+        return _sentence(text)
     return (
         f"{type(error).__name__}: {text.rstrip('.')}. The log has the details. "
         f"Correct the cause, {RESUME}"
     )
 
 
-def _out_of_memory(error: Exception) -> bool:
+def _disk_is_full(error: Exception) -> bool:
+    """Weights are written by a library whose errors are no OSErrors and say it in words alone."""
     text = str(error).lower()
-    signs = ("out of memory", "can't allocate memory", "cannot allocate memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError | OSError) and any(sign in text for sign in signs)
-    )
+    numbered = isinstance(error, OSError) and error.errno in FULL_DISK
+    return numbered or any(sign in text for sign in FULL_DISK_WORDS)
+
+
+def _sentence(text: str) -> str:
+    if "_" in text.partition(" ")[0]:  # the name of a setting
+        return f"{text.rstrip('.')}."
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 if __name__ == "__main__":

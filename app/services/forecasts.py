@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,11 +11,17 @@ import pandas as pd
 from app.jobs.bundles import bundle_source
 from app.jobs.launchers import WorkerProcess, is_alive, this_process
 from app.jobs.threads import short_jobs
-from app.services import datasets, models
+from app.services import datasets, memory, models
 from app.services.dataset_checks import calendar_for
 from app.services.errors import ServiceError
-from app.services.shared import LONGEST_NAME, clean_name, drop_unused_bars
-from app.services.status import version
+from app.services.forecast_requests import (
+    ForecastRequest,
+    estimate,
+    prepare,
+    read_bars,
+    sentence,
+)
+from app.services.shared import clean_name, drop_unused_bars
 from app.storage import repository
 from app.storage.files import StorageError
 from app.storage.models import PENDING_FORECAST_STATES, Dataset, Forecast, Model, utc_now
@@ -23,9 +29,28 @@ from app.storage.session import Store
 from kronos_core.data.bars import Series, interval_of
 from kronos_core.data.calendars import Calendar
 from kronos_core.forecast import forecast as core
-from kronos_core.forecast.forecaster import Cancelled, context_length, sample_paths
+from kronos_core.forecast.forecaster import Cancelled, sample_paths
 from kronos_core.forecast.sampling import SamplingConfig
+from kronos_core.model.files import BundleError
 from kronos_core.model.zoo import Bundle, resolve_device
+
+__all__ = [
+    "ForecastRequest",
+    "actual",
+    "cancel",
+    "context_bars",
+    "delete",
+    "draw",
+    "estimate",
+    "fail_abandoned",
+    "get",
+    "list_forecasts",
+    "load",
+    "rename",
+    "run_now",
+    "submit",
+    "summarise",
+]
 
 log = logging.getLogger(__name__)
 
@@ -33,35 +58,6 @@ Progress = Callable[[int, int], None]
 PROGRESS_SECONDS = 0.25
 INTERRUPTED = "Interrupted by a restart of the server. Draw it again."
 _SCALE_BARS = 20  # the last known bars, which tell whether prices were restated
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ForecastRequest:
-    """What to draw. origin_index: the last context bar, counted from 0; None is the last bar.
-    context: bars given to the model; None leaves the choice to it. Both lengths in bars."""
-
-    dataset_id: str
-    model_id: str
-    horizon: int
-    paths: int
-    origin_index: int | None = None
-    context: int | None = None
-    seed: int = 0
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    name: str | None = None
-
-    def sampling(self) -> SamplingConfig:
-        """The settings of the sampler. ValueError if one is out of its range."""
-        return SamplingConfig(
-            horizon=self.horizon,
-            paths=self.paths,
-            seed=self.seed,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-        )
 
 
 # ---------------------------------------------------------------- asking
@@ -85,100 +81,9 @@ def run_now(store: Store, request: ForecastRequest, progress: Progress | None = 
 
 
 def _add(store: Store, request: ForecastRequest) -> Forecast:
-    dataset = datasets.get(store, request.dataset_id)
-    model = models.get(store, request.model_id)
-    origin, context = _check(store, request, dataset, model)
-    bars = _bars(store, dataset.data_hash, dataset.timezone)
-    moment = bars["timestamps"].iloc[origin]
-    settings = {
-        "origin_index": origin,
-        "origin": moment.isoformat(),
-        "context": context,
-        **request.sampling().to_dict(),
-        "process": asdict(this_process()),
-    }
-    row = Forecast(
-        name=_name(request, dataset, model, moment),
-        dataset_id=dataset.id,
-        model_id=model.id,
-        state="queued",
-        settings=settings,
-        total_steps=request.horizon,
-        data_hash=dataset.data_hash,
-        model_hash=model.model_hash,
-        code_version=version(),
-    )
+    row = prepare(store, request)
     with store.session() as session:
         return repository.add(session, row)
-
-
-def _name(request: ForecastRequest, dataset: Dataset, model: Model, origin: pd.Timestamp) -> str:
-    if request.name and request.name.strip():
-        return clean_name(request.name, "forecast")
-    when = f", {origin:%Y-%m-%d}"
-    return f"{dataset.name}, {model.name}"[: LONGEST_NAME - len(when)] + when
-
-
-def _check(
-    store: Store, request: ForecastRequest, dataset: Dataset, model: Model
-) -> tuple[int, int]:
-    """-> (origin index, context in bars). ServiceError with the remedy for what cannot be."""
-    try:
-        request.sampling()
-        resolve_device(store.settings.device)
-    except ValueError as error:
-        raise ServiceError(_sentence(str(error))) from error
-    limit = store.settings.max_paths
-    if request.paths > limit:
-        raise ServiceError(
-            f"Paths must be between 1 and {limit}, got {request.paths}. "
-            "KRONOS_MAX_PATHS raises the limit."
-        )
-    origin = dataset.bars - 1 if request.origin_index is None else request.origin_index
-    if not 0 <= origin < dataset.bars:
-        raise ServiceError(
-            f"The origin must be one of the {dataset.bars} bars of {dataset.name} "
-            f"(0 to {dataset.bars - 1}), got {origin}."
-        )
-    _check_files(store, model)
-    return origin, _context(request, origin, model)
-
-
-def _context(request: ForecastRequest, origin: int, model: Model) -> int:
-    known, wanted = origin + 1, request.context
-    if wanted is not None and not 2 <= wanted <= model.max_context:
-        raise ServiceError(
-            f"The context must be between 2 and {model.max_context} bars for {model.name}, "
-            f"got {wanted}."
-        )
-    if known < (wanted or 2):
-        raise ServiceError(
-            f"The origin has {known} bars up to and including itself, fewer than the context of "
-            f"{wanted or 2}. Choose a later origin or a shorter context."
-        )
-    return context_length(known, request.horizon, model.max_context, wanted)
-
-
-def _check_files(store: Store, model: Model) -> None:
-    if model.folder and not (store.files.root / model.folder).is_dir():
-        raise ServiceError(
-            f"The files of {model.name} are gone from the workspace. "
-            "Download or import it again, or choose another model."
-        )
-
-
-def _bars(store: Store, data_hash: str, timezone: str) -> pd.DataFrame:
-    """Stored bars with their timestamps in the dataset's zone."""
-    try:
-        bars = store.files.read_bars(data_hash)
-    except StorageError as error:
-        raise ServiceError(str(error)) from error
-    bars["timestamps"] = bars["timestamps"].dt.tz_convert(timezone)
-    return bars
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 # ---------------------------------------------------------------- drawing
@@ -193,47 +98,82 @@ def draw(store: Store, forecast_id: str, progress: Progress | None = None) -> No
     if not started:  # cancelled or deleted while it waited
         return
     try:
-        _finish(store, forecast_id, "finished", **_drawn(store, forecast_id, progress))
+        finish(store, forecast_id, "finished", **_drawn(store, forecast_id, progress))
     except Cancelled as reason:
         state = "failed" if short_jobs().closing else "cancelled"
-        _finish(store, forecast_id, state, reason=str(reason))
+        finish(store, forecast_id, state, reason=str(reason))
     except (ServiceError, StorageError, ValueError) as error:
-        _finish(store, forecast_id, "failed", reason=_sentence(str(error)))
+        finish(store, forecast_id, "failed", reason=sentence(str(error)))
     except Exception as error:
         log.exception("Forecast %s failed", forecast_id)
-        _finish(store, forecast_id, "failed", reason=_explain(error))
+        finish(store, forecast_id, "failed", reason=explain(error))
 
 
 def _drawn(store: Store, forecast_id: str, progress: Progress | None) -> dict[str, Any]:
     """The columns of a finished forecast."""
     began = time.monotonic()
     row = get(store, forecast_id)
-    dataset, model = datasets.get(store, row.dataset_id), models.get(store, row.model_id)
-    bars = _bars(store, row.data_hash, dataset.timezone)
-    origin = row.settings["origin_index"]
-    future, calendar = _future(dataset, bars, origin, row.settings["horizon"])
+    given = inputs(store, row)
     forecast = sample_paths(
-        _bundle(store, model),
-        # Nothing after the origin goes any further than its timestamps, which calendars know.
-        bars.iloc[: origin + 1].reset_index(drop=True),
-        future=future,
+        bundle_of(store, models.get(store, row.model_id)),
+        given.bars,
+        future=given.future,
         context=row.settings["context"],
         progress=_Reporter(store, forecast_id, progress),
-        **{name: row.settings[name] for name in SamplingConfig.__dataclass_fields__},
+        **sampler_settings(row),
     )
+    return drawn_fields(store, forecast, given, time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a forecast is drawn from: the bars up to the origin, and the timestamps [horizon].
+
+    calendar: what gave the timestamps that were not known, None where all were.
+    """
+
+    bars: pd.DataFrame
+    future: pd.DatetimeIndex
+    calendar: Calendar | None
+
+
+def inputs(store: Store, row: Forecast) -> Inputs:
+    """The inputs of a stored forecast. ServiceError when its bars are gone."""
+    dataset = datasets.get(store, row.dataset_id)
+    bars = read_bars(store, row.data_hash, dataset.timezone)
+    origin = row.settings["origin_index"]
+    future, calendar = _future(dataset, bars, origin, row.settings["horizon"])
+    # Nothing after the origin goes any further than its timestamps, which calendars know.
+    return Inputs(bars.iloc[: origin + 1].reset_index(drop=True), future, calendar)
+
+
+def sampler_settings(row: Forecast) -> dict[str, Any]:
+    """How a forecast is sampled, as the engine takes it."""
+    settings = {name: row.settings[name] for name in SamplingConfig.__dataclass_fields__}
+    return settings | {"dtype": row.settings.get("dtype", "float32")}
+
+
+def drawn_fields(
+    store: Store, forecast: core.Forecast, given: Inputs, seconds: float
+) -> dict[str, Any]:
+    """Stores drawn paths. -> the columns of their finished row"""
     return {
         "content_hash": store.files.write_forecast(forecast),
         "summary": {
-            **summarise(forecast, time.monotonic() - began),
-            "calendar": calendar.to_dict() if calendar else None,
+            **summarise(forecast, seconds),
+            "calendar": given.calendar.to_dict() if given.calendar else None,
         },
         "model_hash": forecast.provenance["model_hash"],
     }
 
 
-def _bundle(store: Store, model: Model) -> Bundle:
+def bundle_of(store: Store, model: Model) -> Bundle:
+    """The model, loaded or kept from an earlier job. ServiceError when its files are gone."""
     device = str(resolve_device(store.settings.device))
-    return short_jobs().bundle(model.model_hash, bundle_source(store, model), device)
+    try:
+        return short_jobs().bundle(model.model_hash, bundle_source(store, model), device)
+    except BundleError as error:
+        raise memory.files_gone(model, error) from error
 
 
 def _future(
@@ -299,7 +239,8 @@ def summarise(forecast: core.Forecast, seconds: float) -> dict[str, Any]:
     }
 
 
-def _finish(store: Store, forecast_id: str, state: str, **fields: Any) -> None:
+def finish(store: Store, forecast_id: str, state: str, **fields: Any) -> None:
+    """Writes how a forecast ended, unless somebody else has ended it."""
     if state == "finished":
         settings = get(store, forecast_id).settings
         fields["step"] = fields["total_steps"] = settings["horizon"]
@@ -314,7 +255,8 @@ def _finish(store: Store, forecast_id: str, state: str, **fields: Any) -> None:
         )
 
 
-def _explain(error: Exception) -> str:
+def explain(error: Exception) -> str:
+    """An unexpected error in words."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or "memory" in text.lower():
         return "Out of memory. Draw fewer paths, or a shorter horizon or context."
@@ -420,7 +362,7 @@ def actual(store: Store, row: Forecast) -> pd.DataFrame:
     """
     dataset, horizon = datasets.get(store, row.dataset_id), row.settings["horizon"]
     origin = pd.Timestamp(row.settings["origin"])
-    bars = _bars(store, row.data_hash, dataset.timezone)
+    bars = read_bars(store, row.data_hash, dataset.timezone)
     if dataset.data_hash != row.data_hash and bars["timestamps"].iloc[-horizon:].min() <= origin:
         present = datasets.bars(store, dataset)
         bars = present if _same_scale(bars.tail(_SCALE_BARS), present) else bars
@@ -438,5 +380,7 @@ def _same_scale(known: pd.DataFrame, present: pd.DataFrame) -> bool:
 def context_bars(store: Store, row: Forecast, count: int) -> pd.DataFrame:
     """The last `count` bars up to the origin, as they were when the forecast was asked for."""
     dataset = datasets.get(store, row.dataset_id)
-    bars = _bars(store, row.data_hash, dataset.timezone).iloc[: row.settings["origin_index"] + 1]
+    bars = read_bars(store, row.data_hash, dataset.timezone).iloc[
+        : row.settings["origin_index"] + 1
+    ]
     return bars.tail(count).reset_index(drop=True)

@@ -1,115 +1,210 @@
-"""Fine-tuning runs: queueing, stopping, resuming, and what they have recorded."""
+"""Fine-tuning runs: queueing, stopping, resuming, and all that other modules know of them."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from pathlib import Path
+from dataclasses import replace
+from typing import Literal
 
-from app.services import datasets, models
+from app.services.curves import thinned
 from app.services.errors import ServiceError
+from app.services.run_exports import (
+    export_checkpoint,
+    export_config,
+    export_curves,
+    export_result,
+    export_tensorboard,
+    start_export,
+)
+from app.services.run_plans import (
+    Inputs,
+    Preflight,
+    checked,
+    command,
+    command_of,
+    inputs_of,
+    preflight,
+    probe,
+    probe_result,
+    start_probe,
+)
+from app.services.run_records import (
+    Difference,
+    Progress,
+    compare_settings,
+    config_of,
+    events,
+    get,
+    list_runs,
+    log_tail,
+    metrics,
+    progress,
+    queued_runs,
+    sparklines,
+)
 from app.services.shared import LONGEST_NAME, clean_name, drop_unused_bars
 from app.services.status import version
-from app.storage import repository
-from app.storage.models import (
-    ACTIVE_STATES,
-    RESUMABLE_STATES,
-    Dataset,
-    Model,
-    Run,
-    RunEvent,
-    RunMetric,
-    utc_now,
-)
-from app.storage.session import Store
+from app.storage import Store, repository
+from app.storage.models import ACTIVE_STATES, RESUMABLE_STATES, Run, utc_now
 from kronos_core.model.zoo import resolve_device
-from kronos_core.training.config import Plan, TrainingConfig, plan
+from kronos_core.training.config import TrainingConfig
 
-RATE_WINDOW = timedelta(seconds=60)
-TAIL_BYTES = 64 * 1024
+__all__ = [
+    "Difference",
+    "Move",
+    "Preflight",
+    "Progress",
+    "cancel",
+    "command",
+    "command_of",
+    "compare_settings",
+    "config_of",
+    "delete",
+    "events",
+    "export_checkpoint",
+    "export_config",
+    "export_curves",
+    "export_result",
+    "export_tensorboard",
+    "get",
+    "list_runs",
+    "log_tail",
+    "metrics",
+    "preflight",
+    "probe",
+    "probe_result",
+    "progress",
+    "queue",
+    "queued_runs",
+    "reorder",
+    "resume",
+    "sparklines",
+    "start_export",
+    "start_probe",
+    "stop",
+    "thinned",
+    "update",
+]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """How far a run is: a fraction in 0..1, and its pace where it can be measured."""
-
-    fraction: float
-    eta_seconds: float | None
-    steps_per_second: float | None
-
-
-def preflight(store: Store, dataset_id: str, model_id: str, config: TrainingConfig) -> Plan:
-    """What the run would do. ServiceError with the numbers and the remedy if it cannot work."""
-    dataset, model = datasets.get(store, dataset_id), models.get(store, model_id)
-    return _plan(dataset, model, config)
-
-
-def _plan(dataset: Dataset, model: Model, config: TrainingConfig) -> Plan:
-    try:
-        resolve_device(config.device)
-        return plan(dataset.bars, config, model.max_context)
-    except ValueError as error:
-        raise ServiceError(str(error)) from error
+LONGEST_NOTES = 10_000
+LONGEST_TAG = 40
+MOST_TAGS = 20
+Move = Literal["up", "down", "first"]
 
 
 def queue(
     store: Store,
     *,
-    dataset_id: str,
     model_id: str,
     config: TrainingConfig,
+    datasets: Sequence[str] | None = None,
+    dataset_id: str | None = None,
     name: str | None = None,
+    notes: str = "",
+    tags: Sequence[str] = (),
 ) -> Run:
-    """Queues a run after its pre-flight; a supervisor starts it when its device is free."""
-    dataset, model = datasets.get(store, dataset_id), models.get(store, model_id)
-    steps = _plan(dataset, model, config).total_steps
+    """Queues a run after its pre-flight; a supervisor starts it when its device is free.
+
+    Several datasets stand in the order of `config.data`; without any, those it names are taken.
+    ServiceError with the numbers and the remedy if the run cannot work.
+    """
+    wanted = inputs_of(
+        store, datasets=datasets, dataset_id=dataset_id, model_id=model_id, config=config
+    )
+    found = checked(store, wanted)
+    if found.plan is None or not found.ok:
+        raise ServiceError(" ".join(found.problems))
+    steps = found.plan.total_steps
+    first, model = wanted.datasets[0], wanted.model
     run = Run(
-        name=clean_name(name, "run") if name and name.strip() else _name_for(dataset, model),
+        name=clean_name(name, "run") if name and name.strip() else _name_for(wanted),
         state="queued",
-        dataset_id=dataset.id,
+        dataset_id=first.id,
+        dataset_ids=[row.id for row in wanted.datasets],
         base_model_id=model.id,
-        config=config.to_dict(),
-        device=config.device,
+        config=wanted.config.to_dict(),
+        device=wanted.config.device,
         total_steps=steps,
-        data_hash=dataset.data_hash,
+        data_hash=first.data_hash,
+        data_hashes=[row.data_hash for row in wanted.datasets],
         model_hash=model.model_hash,
         code_version=version(),
+        notes=_clean_notes(notes),
+        tags=_clean_tags(tags),
     )
     with store.session() as session:
+        repository.lock_queue(session)
+        run.queue_position = repository.last_queue_position(session) + 1
         repository.add(session, run)
         repository.append_event(session, run.id, "queued", f"Queued for {steps} steps.")
     return run
 
 
-def _name_for(dataset: Dataset, model: Model) -> str:
+def _name_for(wanted: Inputs) -> str:
+    others = f" +{len(wanted.datasets) - 1}" if len(wanted.datasets) > 1 else ""
     when = f", {utc_now():%d %b %H:%M}"
-    return f"{dataset.name}, {model.name}"[: LONGEST_NAME - len(when)] + when
+    title = f"{wanted.datasets[0].name}{others}, {wanted.model.name}"
+    return title[: LONGEST_NAME - len(when)] + when
 
 
-def get(store: Store, run_id: str) -> Run:
-    """The run with this id, or with an id that begins so. ServiceError if there is none."""
-    with store.session(write=False) as session:
-        run = repository.get(session, Run, run_id)
-        if run is not None:
-            return run
-        alike = [run for run in repository.newest(session, Run) if run.id.startswith(run_id)]
-    if len(alike) != 1 or not run_id:
-        problem = "several runs begin so" if run_id and alike else "there is no such run"
+def update(
+    store: Store,
+    run_id: str,
+    *,
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Sequence[str] | None = None,
+) -> Run:
+    """Changes what a person wrote about a run; what is None stays."""
+    run = get(store, run_id)
+    fields: dict[str, object] = {}
+    if name is not None:
+        fields["name"] = clean_name(name, "run")
+    if notes is not None:
+        fields["notes"] = _clean_notes(notes)
+    if tags is not None:
+        fields["tags"] = _clean_tags(tags)
+    if fields:
+        with store.session() as session:
+            repository.update_row(session, Run, run.id, **fields)
+    return get(store, run.id)
+
+
+def _clean_notes(notes: str) -> str:
+    text = notes.strip()
+    if len(text) > LONGEST_NOTES:
         raise ServiceError(
-            f'Run "{run_id}": {problem}. The Runs page and `python -m app runs` list them.'
+            f"The notes have {len(text):,} characters; shorten them to at most {LONGEST_NOTES:,}."
         )
-    return alike[0]
+    return text
 
 
-def config_of(run: Run) -> TrainingConfig:
-    """The settings that the run was queued with."""
-    return TrainingConfig.from_dict(run.config)
+def _clean_tags(tags: Sequence[str]) -> list[str]:
+    """The tags without blanks around them, each once, in their order."""
+    cleaned = list(dict.fromkeys(text for tag in tags if (text := " ".join(tag.split()))))
+    long = [tag for tag in cleaned if len(tag) > LONGEST_TAG or not tag.isprintable()]
+    if long or len(cleaned) > MOST_TAGS:
+        raise ServiceError(
+            f"A run takes at most {MOST_TAGS} tags of at most {LONGEST_TAG} printable characters."
+        )
+    return cleaned
 
 
-def list_runs(store: Store, limit: int | None = None) -> list[Run]:
-    """All runs, newest first."""
-    with store.session(write=False) as session:
-        return repository.newest(session, Run, limit)
+def reorder(store: Store, run_id: str, move: Move) -> list[Run]:
+    """Moves a queued run one place forward or back, or to the front. -> the queue now
+
+    ServiceError if it is not queued (any more).
+    """
+    run = get(store, run_id)
+    with store.session() as session:
+        repository.lock_queue(session)
+        order = [item.id for item in repository.runs_in(session, ("queued",))]
+        if run.id not in order:
+            raise ServiceError(f"{run.name} is not waiting in the queue; nothing was moved.")
+        place = order.index(run.id)
+        order.remove(run.id)
+        order.insert({"up": max(0, place - 1), "down": place + 1, "first": 0}[move], run.id)
+        for position, identifier in enumerate(order, start=1):
+            repository.update_row(session, Run, identifier, queue_position=position)
+    return queued_runs(store)
 
 
 def stop(store: Store, run_id: str) -> Run:
@@ -143,11 +238,16 @@ def stop(store: Store, run_id: str) -> Run:
 cancel = stop
 
 
-def resume(store: Store, run_id: str) -> Run:
+def resume(
+    store: Store, run_id: str, *, micro_batch: int | None = None, device: str | None = None
+) -> Run:
     """Puts a stopped, failed or orphaned run back into the queue; it continues from its last
-    checkpoint."""
+    checkpoint. Where it runs may change, for one that ran out of memory: fewer windows at once,
+    or another device. ServiceError if it is in another state, or the change is impossible."""
     run = get(store, run_id)
+    config = _moved(config_of(run), micro_batch, device)
     with store.session() as session:
+        repository.lock_queue(session)
         queued = repository.set_state(
             session,
             run.id,
@@ -156,7 +256,9 @@ def resume(store: Store, run_id: str) -> Run:
             stop_requested=False,
             resumes=run.resumes + 1,
             queued_at=utc_now(),
-            device=run.config["device"],
+            queue_position=repository.last_queue_position(session) + 1,
+            config=config.to_dict(),
+            device=config.device,
             finished_at=None,
             reason=None,
             host=None,
@@ -173,6 +275,20 @@ def resume(store: Store, run_id: str) -> Run:
     return get(store, run.id)
 
 
+def _moved(config: TrainingConfig, micro_batch: int | None, device: str | None) -> TrainingConfig:
+    """The settings with what may differ between the attempts of one run."""
+    try:
+        if device is not None:
+            resolve_device(device)
+        return replace(
+            config,
+            micro_batch=config.micro_batch if micro_batch is None else micro_batch,
+            device=config.device if device is None else device,
+        )
+    except ValueError as error:
+        raise ServiceError(str(error)) from error
+
+
 def delete(store: Store, run_id: str) -> None:
     """Deletes a run with its curves, log, checkpoints, and its bars if nothing else needs them.
 
@@ -185,57 +301,4 @@ def delete(store: Store, run_id: str) -> None:
             raise ServiceError(f"{run.name} is {current.state}. Stop it first, then delete it.")
         repository.delete_run(session, run.id)
     store.files.delete_run(run.id)
-    drop_unused_bars(store, {run.data_hash})
-
-
-def metrics(store: Store, run_id: str, after_id: int = 0) -> list[RunMetric]:
-    """The run's metric rows with an id above `after_id`, oldest first."""
-    with store.session(write=False) as session:
-        return repository.metrics_after(session, run_id, after_id)
-
-
-def events(store: Store, run_id: str) -> list[RunEvent]:
-    """What happened to the run, oldest first."""
-    with store.session(write=False) as session:
-        return repository.events_after(session, run_id)
-
-
-def log_tail(store: Store, run_id: str, lines: int = 60) -> str:
-    """The last lines of the run's log; empty before its worker has written any."""
-    path = store.files.log_path(run_id)
-    return "\n".join(_tail(path).splitlines()[-lines:]) if path.exists() else ""
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(0, size - TAIL_BYTES))
-        return log.read().decode("utf-8", errors="replace")
-
-
-def progress(store: Store, run: Run, rows: Sequence[RunMetric] | None = None) -> Progress:
-    """How far the run is and how long it still takes at the pace of its last minute. The pace is
-    that of the present attempt alone. `rows`, if given, are the run's latest metric rows."""
-    total = max(run.total_steps, 1)
-    fraction = 1.0 if run.state == "finished" else min(run.step / total, 1.0)
-    if run.state not in ACTIVE_STATES or run.started_at is None:
-        return Progress(fraction=fraction, eta_seconds=None, steps_per_second=None)
-    known = metrics(store, run.id) if rows is None else rows
-    pace = _pace(known, run.started_at)
-    remaining = (run.total_steps - run.step) / pace if pace else None
-    return Progress(fraction=fraction, eta_seconds=remaining, steps_per_second=pace)
-
-
-def _pace(rows: Sequence[RunMetric], since: datetime) -> float | None:
-    """Steps per second over the last minute of training rows recorded after `since`."""
-    # Rows of one batch share a time, at which the last of them was taken.
-    reached: dict[datetime, int] = {}
-    for row in rows:
-        if row.split == "train" and row.recorded_at >= since:
-            reached[row.recorded_at] = max(row.step, reached.get(row.recorded_at, 0))
-    if not reached:
-        return None
-    latest = max(reached)
-    first = min(moment for moment in reached if latest - moment <= RATE_WINDOW)
-    seconds = (latest - first).total_seconds()
-    return (reached[latest] - reached[first]) / seconds if seconds > 0 else None
+    drop_unused_bars(store, {run.data_hash, *run.data_hashes})

@@ -9,7 +9,16 @@ import secrets
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, DateTime, Dialect, ForeignKey, MetaData, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    MetaData,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -139,8 +148,27 @@ class Model(Base):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
+def _only_dataset(context: DefaultExecutionContext) -> list[str]:
+    """The datasets of a run that names one."""
+    return [_given(context, "dataset_id")]
+
+
+def _only_data_hash(context: DefaultExecutionContext) -> list[str]:
+    return [_given(context, "data_hash")]
+
+
+def _given(context: DefaultExecutionContext, name: str) -> str:
+    value: str = context.get_current_parameters()[name]  # type: ignore[no-untyped-call]
+    return value
+
+
 class Run(Base):
-    """One fine-tuning job: its wish (`stop_requested`), its state and how far it came."""
+    """One fine-tuning job: its wish (`stop_requested`), its state and how far it came.
+
+    `dataset_ids` and `data_hashes` stand in the order of the datasets in `config`; `dataset_id`
+    and `data_hash` are the first of each. `step` counts over all stages, `stage` is the present
+    one. Of queued runs the one with the lowest `queue_position` comes first.
+    """
 
     __tablename__ = "runs"
 
@@ -173,13 +201,23 @@ class Run(Base):
     model_hash: Mapped[str] = mapped_column(default="")
     code_version: Mapped[str] = mapped_column(default="")
     resumes: Mapped[int] = mapped_column(default=0)
+    notes: Mapped[str] = mapped_column(Text, default="")
+    tags: Mapped[list[str]] = mapped_column(default=list)
+    queue_position: Mapped[int] = mapped_column(default=0)
+    dataset_ids: Mapped[list[str]] = mapped_column(default=_only_dataset)
+    data_hashes: Mapped[list[str]] = mapped_column(default=_only_data_hash)
+    stage: Mapped[str | None]
 
 
 class RunMetric(Base):
-    """What one training step or one evaluation measured."""
+    """What one training step or one evaluation measured; the losses of the stage alone are set."""
 
     __tablename__ = "run_metrics"
-    __table_args__ = (UniqueConstraint("run_id", "stage", "split", "step"),)
+    __table_args__ = (
+        UniqueConstraint("run_id", "stage", "split", "step"),
+        # For "what is new": the rows of one run in the order in which they came.
+        Index(None, "run_id", "id"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
@@ -187,16 +225,25 @@ class RunMetric(Base):
     split: Mapped[str]
     step: Mapped[int]
     epoch: Mapped[float]
-    s1: Mapped[float]
-    s2: Mapped[float]
+    s1: Mapped[float | None]
+    s2: Mapped[float | None]
     total: Mapped[float]
     epsilon: Mapped[float | None]
+    epsilon_history: Mapped[float | None]
     learning_rate: Mapped[float | None]
     grad_norm: Mapped[float | None]
     tokens_per_second: Mapped[float | None]
+    memory_mb: Mapped[float | None]
+    s1_own: Mapped[float | None]
     s2_own: Mapped[float | None]
     exposure_gap: Mapped[float | None]
     horizon_loss: Mapped[float | None]
+    coarse: Mapped[float | None]
+    fine: Mapped[float | None]
+    commitment: Mapped[float | None]
+    entropy_sample: Mapped[float | None]
+    entropy_code: Mapped[float | None]
+    codebook_use: Mapped[float | None]
     recorded_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

@@ -1,11 +1,23 @@
 """Queries. Each function works inside the caller's transaction and commits nothing."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import CursorResult, Select, Update, delete, func, select, text, update
+from sqlalchemy import (
+    CursorResult,
+    Row,
+    Select,
+    String,
+    Update,
+    cast,
+    delete,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -24,22 +36,15 @@ from app.storage.models import (
     utc_now,
 )
 
-CLAIM_LOCK = 0x6B726F6F  # key of the PostgreSQL advisory lock
+QUEUE_LOCK = 0x6B726F6F  # key of the PostgreSQL advisory lock
 METRIC_KEY = ("run_id", "stage", "split", "step")
-METRIC_VALUES = (
-    "epoch",
-    "s1",
-    "s2",
-    "total",
-    "epsilon",
-    "learning_rate",
-    "grad_norm",
-    "tokens_per_second",
-    "s2_own",
-    "exposure_gap",
-    "horizon_loss",
+_NOT_MEASURED = {"id", "recorded_at", *METRIC_KEY}
+METRIC_VALUES = tuple(
+    column.name for column in RunMetric.__table__.columns if column.name not in _NOT_MEASURED
 )
-_REQUIRED_METRICS = ("epoch", "s1", "s2", "total")
+_IDS_AT_ONCE = 5_000
+_REQUIRED_METRICS = ("epoch", "total")
+_STAGE_METRICS = ("s1", "s2")
 
 AnyRow = TypeVar("AnyRow", bound=Base)
 TopRow = TypeVar("TopRow", Dataset, Model, Run, Forecast)
@@ -103,8 +108,9 @@ def update_row(session: Session, kind: type[TopRow], row_id: str, **fields: Any)
 
 
 def runs_in(session: Session, states: Collection[str]) -> list[Run]:
-    """Runs in any of these states, the longest queued first."""
-    query = select(Run).where(Run.state.in_(states)).order_by(Run.queued_at, Run.id)
+    """Runs in any of these states, in the order of the queue."""
+    query = select(Run).where(Run.state.in_(states))
+    query = query.order_by(Run.queue_position, Run.queued_at, Run.id)
     return list(session.scalars(query))
 
 
@@ -127,12 +133,12 @@ def set_state(
 
 
 def claim_next_run(session: Session, *, resolve_device: Callable[[str], str]) -> Run | None:
-    """Moves the longest queued run whose device is free to "starting" and returns it.
+    """Moves the first queued run whose device is free to "starting" and returns it.
 
     `resolve_device` turns a run's wish ("auto") into a device name and raises ValueError when
     there is none: that run fails with the message as reason. Needs a writing session.
     """
-    _lock_claims(session)
+    lock_queue(session)
     busy = {run.device for run in runs_in(session, ACTIVE_STATES)}
     for run in runs_in(session, ("queued",)):
         try:
@@ -147,6 +153,19 @@ def claim_next_run(session: Session, *, resolve_device: Callable[[str], str]) ->
             session.refresh(run)
             return run
     return None
+
+
+def lock_queue(session: Session) -> None:
+    """Keeps others from claiming or reordering queued runs until this transaction ends."""
+    # A writing SQLite session already holds the only write lock.
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": QUEUE_LOCK})
+
+
+def last_queue_position(session: Session) -> int:
+    """The position of the last queued run; 0 when none is queued."""
+    query = select(func.max(Run.queue_position)).where(Run.state == "queued")
+    return session.scalar(query) or 0
 
 
 def heartbeat(session: Session, run_id: str, **fields: Any) -> bool:
@@ -180,8 +199,8 @@ def events_after(session: Session, run_id: str, after_id: int = 0) -> list[RunEv
 def insert_metrics(session: Session, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Inserts rows with the columns of `RunMetric`; one that exists already is overwritten.
 
-    `stage`, `split`, `step`, `epoch`, `s1`, `s2` and `total` are needed, the rest may be missing
-    or None. ValueError for other keys, missing ones, or a loss that is not finite.
+    `stage`, `split`, `step`, `epoch` and `total` are needed, the rest may be missing or None.
+    ValueError for other keys, missing ones, or a total that is not finite.
     """
     values = [_metric_values(run_id, row) for row in rows]
     if not values:
@@ -194,11 +213,70 @@ def insert_metrics(session: Session, run_id: str, rows: Iterable[Mapping[str, An
 
 
 def metrics_after(
-    session: Session, run_id: str, after_id: int = 0, limit: int | None = None
+    session: Session,
+    run_id: str,
+    after_id: int = 0,
+    limit: int | None = None,
+    split: str | None = None,
 ) -> list[RunMetric]:
     """A run's metrics with an id above `after_id`, in the order in which they were recorded."""
     query = select(RunMetric).where(RunMetric.run_id == run_id, RunMetric.id > after_id)
+    if split is not None:
+        query = query.where(RunMetric.split == split)
     return list(session.scalars(query.order_by(RunMetric.id).limit(limit)))
+
+
+def plain_metrics(session: Session, run_id: str, after_id: int, limit: int) -> list[Row[Any]]:
+    """As `metrics_after`, but rows with the same names that are no objects of the session."""
+    table = RunMetric.__table__.c
+    query = select(*table).where(table.run_id == run_id, table.id > after_id)
+    return list(session.execute(query.order_by(table.id).limit(limit)))
+
+
+def latest_metrics(session: Session, run_id: str, limit: int) -> list[RunMetric]:
+    """A run's last `limit` metrics, in the order in which they were recorded."""
+    query = select(RunMetric).where(RunMetric.run_id == run_id)
+    return list(session.scalars(query.order_by(RunMetric.id.desc()).limit(limit)))[::-1]
+
+
+def validation_totals(session: Session, run_ids: Collection[str]) -> list[tuple[str, float]]:
+    """(run id, total) of each evaluation of these runs' predictors, by run and step."""
+    query = select(RunMetric.run_id, RunMetric.total).where(
+        RunMetric.run_id.in_(run_ids),
+        RunMetric.stage == "predictor",
+        RunMetric.split == "validation",
+    )
+    query = query.order_by(RunMetric.run_id, RunMetric.step)
+    return [(run_id, total) for run_id, total in session.execute(query)]
+
+
+def metrics_with(session: Session, run_id: str, ids: Collection[int]) -> list[RunMetric]:
+    """The run's metric rows with these ids, in the order in which they were recorded."""
+    found: list[RunMetric] = []
+    wanted = sorted(ids)
+    # Databases limit how many values one statement may carry.
+    for start in range(0, len(wanted), _IDS_AT_ONCE):
+        few = wanted[start : start + _IDS_AT_ONCE]
+        query = select(RunMetric).where(RunMetric.run_id == run_id, RunMetric.id.in_(few))
+        found.extend(session.scalars(query.order_by(RunMetric.id)))
+    return found
+
+
+def metric_columns(
+    session: Session, run_id: str, split: str, columns: Sequence[str], after_id: int = 0
+) -> list[tuple[float | None, ...]]:
+    """The id and some numeric columns of a split's rows above `after_id`, in order of the id.
+
+    Straight from the driver: a long run has hundreds of thousands of rows.
+    """
+    table = RunMetric.__table__.c
+    query = select(table.id, *(table[name] for name in columns)).where(
+        table.run_id == run_id, table.split == split, table.id > after_id
+    )
+    result = session.connection().execute(query.order_by(table.id))
+    assert isinstance(result, CursorResult)
+    assert result.cursor is not None
+    return list(result.cursor.fetchall())
 
 
 def delete_run(session: Session, run_id: str) -> None:
@@ -251,7 +329,10 @@ def bars_in_use(session: Session, data_hash: str) -> bool:
         select(Dataset.id).where(
             (Dataset.data_hash == data_hash) | (Dataset.original_hash == data_hash)
         ),
-        select(Run.id).where(Run.data_hash == data_hash),
+        # A run on several datasets lists their hashes as JSON, which both backends cast to text.
+        select(Run.id).where(
+            (Run.data_hash == data_hash) | cast(Run.data_hashes, String).contains(data_hash)
+        ),
         select(Forecast.id).where(Forecast.data_hash == data_hash),
     )
     return any(session.scalar(query.limit(1)) is not None for query in queries)
@@ -271,9 +352,10 @@ def replace_bars(
 
 
 def dependents_of_dataset(session: Session, dataset_id: str) -> tuple[list[Run], list[Forecast]]:
-    """The runs and forecasts that use a dataset."""
+    """The runs and forecasts that use a dataset, alone or among others."""
+    listed = cast(Run.dataset_ids, String).contains(f'"{dataset_id}"', autoescape=True)
     return (
-        _all(session, select(Run).where(Run.dataset_id == dataset_id)),
+        _all(session, select(Run).where((Run.dataset_id == dataset_id) | listed)),
         _all(session, select(Forecast).where(Forecast.dataset_id == dataset_id)),
     )
 
@@ -326,12 +408,6 @@ def _check_states(known: Collection[str], *states: str) -> None:
             raise ValueError(f"unknown state {state!r}; known are {', '.join(known)}")
 
 
-def _lock_claims(session: Session) -> None:
-    # A writing SQLite session already holds the only write lock.
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CLAIM_LOCK})
-
-
 def _fail_queued(session: Session, run_id: str, reason: str) -> None:
     now = utc_now()
     if set_state(
@@ -345,8 +421,9 @@ def _metric_values(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"unknown metric columns: {', '.join(sorted(unknown))}")
     values: dict[str, Any] = {name: _finite(row.get(name)) for name in METRIC_VALUES}
-    for name in _REQUIRED_METRICS:
-        if values[name] is None:
+    for name in (*_REQUIRED_METRICS, *_STAGE_METRICS):
+        # A loss that another stage has is missing; one that is not a number is a mistake.
+        if values[name] is None and (name in _REQUIRED_METRICS or row.get(name) is not None):
             raise ValueError(f"metric row of step {row.get('step')}: {name} is {row.get(name)}")
     recorded: datetime = utc_now()
     key = {name: row[name] for name in ("stage", "split", "step")}

@@ -12,6 +12,7 @@ from alembic.util import CommandError
 from filelock import FileLock
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError as DatabaseError
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -22,6 +23,9 @@ from app.storage.files import Files, StorageError
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 30_000
 MIGRATION_LOCK = 0x6B726F6E  # key of the PostgreSQL advisory lock
+
+
+__all__ = ["DatabaseError", "Store", "open_engine"]
 
 
 class Store:

@@ -1,18 +1,25 @@
 """Figures: what is drawn, where it stands, what survives thinning out."""
 
-import inspect
 import itertools
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from app.__main__ import finetune
-from app.ui import charts, charts_training, forecast_view, run_view, teaching
+from app.ui import (
+    charts,
+    charts_paths,
+    charts_training,
+    distribution,
+    export,
+    forecast_view,
+    run_view,
+    teaching,
+)
 from app.ui.chart_style import PALETTES, ordinal_axis, palette, time_labels
 from kronos_core.forecast.forecast import Forecast
-from kronos_core.training.config import TrainingConfig
-from kronos_core.training.teacher_forcing import TeacherForcing
+from kronos_core.training.teacher_forcing import Schedule, TeacherForcing, Unit
 
 COLOURS = PALETTES["colour-blind safe"]
 
@@ -201,7 +208,7 @@ def test_losses_show_both_splits_in_three_panels_and_the_best_step():
     assert names.count("training") == names.count("validation") == 3
     assert names.count("best step 11") == 3
     assert "validation, own draw" in names
-    assert figure.layout.uirevision == "run"
+    assert figure.layout.uirevision.startswith("run")
 
 
 def test_losses_of_a_run_that_has_just_begun():
@@ -234,29 +241,28 @@ def test_outlook_is_that_of_the_last_bar():
 
 
 @pytest.mark.parametrize(
-    ("mode", "text"),
+    ("mode", "shape", "text"),
     [
-        (teaching.OWN, "own"),
-        (teaching.TRUE, "true"),
-        (teaching.RATIO, "0.3@sequence"),
-        (teaching.DECAY, "linear:0.3:0.1@sequence"),
+        (teaching.OWN, "linear", "own"),
+        (teaching.TRUE, "linear", "true"),
+        (teaching.TRUE_PAST, "linear", "true"),
+        (teaching.RATIO, "linear", "0.3@sequence"),
+        (teaching.MIXED_PAST, "linear", "0.3@sequence"),
+        (teaching.DECAY, "linear", "linear:0.3:0.1@sequence"),
+        (teaching.DECAYING_PAST, "exponential", "exponential:0.3:0.1@sequence"),
+        (teaching.DECAY, "inverse-sigmoid", "inverse-sigmoid:0.3:0.1@sequence"),
     ],
 )
-def test_modes_become_settings_and_the_command_says_the_same(mode, text):
-    chosen = teaching.forcing(mode, 0.3, 0.1, "sequence")
+def test_modes_become_settings_and_settings_modes(mode, shape, text):
+    chosen = teaching.forcing(mode, 0.3, 0.1, "sequence", shape)
     assert chosen == TeacherForcing.parse(text)
-    command = teaching.command("my data", "m", TrainingConfig(epochs=7, teacher_forcing=chosen))
-    assert "--dataset 'my data'" in command
-    assert "--epochs 7" in command
-    assert f"--teacher-forcing {text}" in command
-    assert "--seed" not in command
+    back = teaching.history_mode_of if mode in teaching.HISTORY_MODES else teaching.mode_of
+    assert back(chosen) == mode
 
 
-def test_settings_without_an_option_are_named():
-    assert teaching.unsaid(TrainingConfig()) == []
-    assert teaching.unsaid(TrainingConfig(max_validation_windows=9, epochs=9)) == [
-        "max_validation_windows"
-    ]
+def test_every_schedule_and_unit_has_its_sentence():
+    assert set(teaching.SHAPE_WORDS) == set(get_args(Schedule))
+    assert set(teaching.UNIT_WORDS) == set(teaching.UNITS) == set(get_args(Unit))
 
 
 def test_epsilon_preview_has_both_ends():
@@ -267,6 +273,56 @@ def test_epsilon_preview_has_both_ends():
     assert (values[0], values[-1]) == (1.0, pytest.approx(0.2))
 
 
-def test_the_command_uses_options_that_exist():
-    known = set(inspect.signature(finetune).parameters)
-    assert {*teaching.OPTIONS, "dataset", "model", "teacher_forcing", "follow"} <= known
+# ---------------------------------------------------------------- one bar, one path, one file
+
+
+def test_a_target_is_a_number_or_nothing():
+    assert distribution.parse_target(" 1,234.5 ") == 1234.5
+    assert distribution.parse_target("") is None
+    for text in ("dear", "inf", "nan", "12..3"):
+        with pytest.raises(distribution.TargetError, match=r"Type a price such as 1234\.5"):
+            distribution.parse_target(text)
+
+
+def test_chances_of_a_target_at_a_bar():
+    drawn = forecast()
+    found = distribution.chances(drawn, drawn.last_close * 1.01, 3)
+    assert 0 < found.above <= found.touched <= 1
+    assert distribution.chances(drawn, drawn.last_close, 0).touched == 1
+
+
+def test_single_paths_share_one_range():
+    known = bars(50)
+    drawn = forecast(after=known)
+    figures = [
+        charts_paths.single_path(known, drawn, path, colours=COLOURS, decimals=2, entity="x")
+        for path in (0, 7)
+    ]
+    assert len({tuple(figure.layout.yaxis.range) for figure in figures}) == 1
+    low, high = figures[0].layout.yaxis.range
+    assert low < known["low"].min()
+    assert high > known["high"].max()
+    assert list(trace(figures[0], "path").close) == list(drawn.candles[0, :, 3])
+
+
+def test_a_histogram_counts_every_path_once():
+    drawn = forecast()
+    figure = charts_paths.histogram(drawn, 4, target=110.0, decimals=2, entity="x")
+    assert sum(trace(figure, "paths").y) == pytest.approx(1)
+    assert [note.text for note in figure.layout.annotations] == ["last close", "median", "target"]
+    lines = charts_paths.target_chances(drawn, 110.0, 4, seconds=86_400, entity="x")
+    above, touched = (np.array(trace(lines, name).y) for name in ("closes above", "has touched"))
+    assert (above <= touched).all()
+
+
+def test_a_page_of_a_figure_needs_nothing_else():
+    figure = charts.sparkline([1, 2, 3], entity="x")
+    text = export.html_page(figure, "A & B <fan>", "notes").decode()
+    assert "<title>A &amp; B &lt;fan&gt;</title>" in text
+    assert 'script src="' not in text
+
+
+def test_a_picture_without_a_browser_says_what_it_needs(monkeypatch):
+    monkeypatch.setenv("BROWSER_PATH", "/nowhere/chrome")
+    with pytest.raises(RuntimeError, match="BROWSER_PATH"):
+        export.png(charts.sparkline([1, 2], entity="x"), "x")

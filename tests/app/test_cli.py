@@ -1,5 +1,6 @@
 """The command line, over the same services as the pages."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from typer.testing import CliRunner, Result
 from app import __main__ as command_line
 from app import terminal
 from app.jobs.supervisor import Supervisor
-from app.services import datasets, forecasts, models, runs
+from app.services import datasets, forecasts, models, run_plans, runs
 from app.storage import Store, repository
 from app.storage.models import Dataset, Model, Run
+from kronos_core.data.bars import Series
+from kronos_core.training.config import TrainingConfig
 
 Invoke = Callable[..., Result]
 
@@ -166,6 +169,82 @@ def test_impossible_settings_are_one_line(
     assert message in line
 
 
+@pytest.mark.usefixtures("no_launch")
+def test_settings_come_from_a_file_a_preset_options_and_assignments(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, tmp_path: Path
+) -> None:
+    start = ("finetune", "--dataset", "Walk", "--model", "Tiny")
+    succeeded(
+        invoke(
+            *(*start, *SHORT, "--preset", "quick", "--tokenizer-epochs", 2, "--schedule", "cosine"),
+            *("--lora-rank", 4, "--freeze-blocks", 1, "--ema", 0.9, "--patience", 3, "--history"),
+            *("0.5", "--set", "betas=[0.8, 0.9]", "--name", "First", "--tag", "a", "--tag", "b"),
+        )
+    )
+    first = runs.list_runs(store)[0]
+    config = runs.config_of(first)
+    assert (config.steps, config.schedule, config.ema, config.patience) == (200, "cosine", 0.9, 3)
+    assert (config.frozen_blocks, config.betas, config.history.start) == (1, (0.8, 0.9), 0.5)
+    assert config.tokenizer is not None
+    assert config.lora is not None
+    assert (config.tokenizer.epochs, config.lora.rank, first.tags) == (2, 4, ["a", "b"])
+
+    file = tmp_path / "run.yaml"
+    succeeded(invoke("runs", "export", first.id, "--config", file))
+    succeeded(invoke(*start, "--config", file, "--seed", 9, "--name", "Second"))
+    second = next(run for run in runs.list_runs(store) if run.name == "Second")
+    assert runs.config_of(second) == TrainingConfig.from_dict(config.to_dict() | {"seed": 9})
+
+    (line,) = succeeded(invoke("runs", "command", second.id))
+    succeeded(invoke(*shlex.split(line)[3:], "--name", "Third"))
+    third = next(run for run in runs.list_runs(store) if run.name == "Third")
+    assert runs.config_of(third) == runs.config_of(second)
+
+
+@pytest.mark.usefixtures("no_launch")
+def test_several_datasets_with_weights(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, file: Path
+) -> None:
+    succeeded(invoke("import", file, "--name", "Other"))
+    both = ("finetune", "--dataset", "Walk", "--dataset", "Other", "--model", "Tiny", *SHORT)
+    succeeded(invoke(*both, "--weight", 1, "--weight", 0.5))
+    (run,) = runs.list_runs(store)
+    assert [(share.name, share.weight) for share in runs.config_of(run).data] == [
+        ("Walk", 1.0),
+        ("Other", 0.5),
+    ]
+    assert "2 datasets and 1 weights" in error_line(invoke(*both, "--weight", 1))
+
+
+def test_a_check_measures_and_queues_nothing(
+    invoke: Invoke,
+    store: Store,
+    dataset: Dataset,
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_plans.measuring.probe, "__defaults__", (0.05,))
+    start = ("finetune", "--dataset", "Walk", "--model", "Tiny", "--check")
+    lines = succeeded(invoke(*start, *SHORT))
+    assert all(line.startswith("ok ") for line in lines[:-1])
+    assert "tokens/s" in lines[-1]
+    refused = invoke(*start, "--context", 5000, "--device", "cpu")
+    assert refused.exit_code == 1
+    assert "NO  context" in refused.stdout
+    assert runs.list_runs(store) == []
+
+
+def test_the_queue_moves_and_runs_carry_notes(
+    invoke: Invoke, store: Store, run: Run, config: TrainingConfig
+) -> None:
+    later = runs.queue(store, datasets=["Walk"], model_id="Tiny", config=config, name="Later")
+    lines = succeeded(invoke("runs", "move", later.id, "first"))
+    assert [line.split()[-1] for line in lines[1:]] == ["Later", "First"]
+    succeeded(invoke("runs", "note", later.id, "--notes", "Keep.", "--tag", "x"))
+    assert (runs.get(store, later.id).notes, runs.get(store, later.id).tags) == ("Keep.", ["x"])
+    assert "Say what to write" in error_line(invoke("runs", "export", later.id))
+
+
 # ---------------------------------------------------------------- forecasts
 
 DRAW = ("forecast", "--dataset", "Walk", "--model", "Tiny", "--horizon", 3, "--paths", 4)
@@ -215,3 +294,23 @@ def test_impossible_forecasts_are_one_line(
 ) -> None:
     assert message in error_line(invoke(*DRAW, *words))
     assert forecasts.list_forecasts(store) == []
+
+
+def test_several_datasets_are_drawn_together(
+    invoke: Invoke,
+    store: Store,
+    dataset: Dataset,
+    model: Model,
+    make_bars: Callable[..., pd.DataFrame],
+    tmp_path: Path,
+) -> None:
+    series = Series(frame=make_bars(50), interval=pd.Timedelta(days=1), timezone="UTC")
+    datasets.add(store, series, name="Second", source="upload")
+    out = tmp_path / "paths.csv"
+    lines = succeeded(invoke(*DRAW, "--dataset", "Second", "--out", out))
+    assert [line.split(":")[0] for line in lines] == ["Walk", "Second"]
+    frame = pd.read_csv(out)
+    assert list(frame.columns) == ["series", *COLUMNS]
+    assert dict(frame["series"].value_counts()) == {"Walk": 12, "Second": 12}
+    again = error_line(invoke(*DRAW, "--dataset", "Walk", "--out", out))
+    assert "named twice" in again

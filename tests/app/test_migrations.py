@@ -40,7 +40,7 @@ def test_migrated_tables_equal_the_models(any_store: Store) -> None:
 def test_migrating_twice_changes_nothing(any_store: Store) -> None:
     any_store.migrate()
     with any_store.session(write=False) as session:
-        assert session.scalar(text("SELECT version_num FROM alembic_version")) == "0002"
+        assert session.scalar(text("SELECT version_num FROM alembic_version")) == "0003"
 
 
 def config_on(connection: Connection) -> Config:

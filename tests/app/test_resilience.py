@@ -1,7 +1,11 @@
 """Real workers, ended in every way that happens to them."""
 
+import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,6 +15,7 @@ from app.settings import Settings
 from app.storage import Store
 from app.storage.models import Dataset, Model, Run
 from kronos_core.training.config import TrainingConfig
+from kronos_core.training.options import TokenizerStage
 
 ENDED = ("finished", "stopped", "failed", "orphaned")
 
@@ -94,6 +99,64 @@ def test_sigkill_leaves_an_orphan_that_resumes_without_a_gap(
     assert row.model_id is not None
     assert models.get(store, row.model_id).name == "Long"
     assert any(event.kind == "resumed" for event in runs.events(store, row.id))
+
+
+def test_sigkill_at_random_moments_changes_nothing_in_what_is_recorded(
+    store: Store, dataset: Dataset, model: Model, config: TrainingConfig, supervisor: Supervisor
+) -> None:
+    staged = replace(config, steps=160, tokenizer=TokenizerStage(steps=60), evaluations_per_epoch=1)
+    queue = partial(runs.queue, store, datasets=["Walk"], model_id=model.id, config=staged)
+    calm, killed = queue(name="Calm"), queue(name="Killed")
+    until(lambda: ended(store, calm), supervisor.tick)
+    moments = random.Random(7)
+    for place in (10, 60, 130):
+        until(partial(reached, store, killed, place), supervisor.tick)
+        time.sleep(moments.uniform(0, 0.4))
+        kill(store, killed, supervisor)
+        if ended(store, killed) and runs.get(store, killed.id).state == "finished":
+            break
+        runs.resume(store, killed.id)
+    until(lambda: ended(store, killed), supervisor.tick)
+    assert runs.get(store, killed.id).state == "finished"
+    assert runs.get(store, killed.id).resumes > 0
+    assert measured(store, killed) == measured(store, calm)
+    assert list(measured(store, killed)) == list(measured(store, calm))
+    results = [models.get(store, runs.get(store, run.id).model_id or "") for run in (calm, killed)]
+    assert results[0].model_hash == results[1].model_hash
+
+
+def kill(store: Store, run: Run, supervisor: Supervisor) -> None:
+    worker = worker_of(runs.get(store, run.id))
+    assert worker is not None
+    supervisor.launcher.kill(worker)
+    until(lambda: not supervisor.launcher.alive(worker), supervisor.launcher.reap)
+    supervisor.reconcile()
+
+
+def measured(store: Store, run: Run) -> dict[tuple[str, str, int], tuple[float | None, ...]]:
+    """All that does not depend on the clock, in the order of recording; no row is there twice."""
+    rows = runs.metrics(store, run.id)
+    found = {
+        (row.stage, row.split, row.step): (row.total, row.s1, row.s2, row.coarse, row.grad_norm)
+        for row in rows
+    }
+    assert len(found) == len(rows), "a step is recorded twice"
+    return found
+
+
+def test_a_database_that_is_locked_for_a_while_delays_a_run_and_loses_nothing(
+    store: Store, long_run: Run, supervisor: Supervisor
+) -> None:
+    until(lambda: reached(store, long_run, 10), supervisor.tick)
+    other = sqlite3.connect(store.settings.workspace / "kronos.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    time.sleep(2)
+    other.execute("COMMIT")
+    other.close()
+    until(lambda: ended(store, long_run), supervisor.tick)
+    row = runs.get(store, long_run.id)
+    assert row.state == "finished", row.reason
+    assert sorted(train_losses(store, long_run)) == list(range(1, row.total_steps + 1))
 
 
 def test_stop_saves_registers_the_best_and_resumes_into_the_same_model(

@@ -39,8 +39,11 @@ def test_a_queued_run_carries_what_makes_it_reproducible(
 def test_preflight_and_queue_agree(
     store: Store, dataset: Dataset, model: Model, run: Run, config: TrainingConfig
 ) -> None:
-    plan = runs.preflight(store, dataset.name, model.name, config)
-    assert plan.total_steps == run.total_steps
+    found = runs.preflight(store, datasets=[dataset.name], model_id=model.name, config=config)
+    assert found.ok
+    assert found.plan is not None
+    assert found.plan.total_steps == run.total_steps
+    assert {check.name for check in found.checks} >= {"context", "windows", "batch", "disk"}
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,30 @@
 import errno
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from app.jobs import worker
 from app.jobs.launchers import this_process
 from app.jobs.recorder import Recorder
 from app.jobs.worker import NotMineError, catch_signals, claim, explain
 from app.services import models, runs
-from app.storage import StorageError, Store, repository
+from app.storage import DatabaseError, StorageError, Store, repository
 from app.storage.models import Run
+from kronos_core.training.memory import OutOfMemory
 from kronos_core.training.trainer import MetricRow, NonFiniteLoss
 
 ROW = MetricRow(split="train", step=1, epoch=0.1, s1=3.0, s2=4.0, total=3.5, epsilon=0.0)
+
+
+def locked_error() -> DatabaseError:
+    return DatabaseError("INSERT", None, sqlite3.OperationalError("database is locked"))
 
 
 def start(store: Store, run: Run) -> None:
@@ -98,6 +105,27 @@ def test_rows_events_and_position_arrive_in_one_exchange(
 def test_the_untouched_base_model_is_never_the_best(mine: Run, recorder: Recorder) -> None:
     recorder.on_metric(replace(ROW, split="validation", step=0, total=0.1))
     assert recorder.best["best_step"] is None
+
+
+def test_a_tokenizer_stage_is_recorded_and_never_the_best(
+    store: Store, mine: Run, recorder: Recorder
+) -> None:
+    row = MetricRow(
+        stage="tokenizer", split="validation", step=3, epoch=0.1, total=0.01, coarse=0.2, fine=0.1
+    )
+    recorder.on_metric(row)
+    recorder.on_event("early_stop", "The tokenizer stage ended early.")
+    recorder.on_step(3, 20, 0.1)
+    recorder.exchange()
+    run = runs.get(store, mine.id)
+    assert (run.stage, run.step, run.best_step) == ("tokenizer", 3, None)
+    (kept,) = runs.metrics(store, mine.id)
+    assert (kept.s1, kept.s2, kept.coarse, kept.fine) == (None, None, 0.2, 0.1)
+    assert runs.events(store, mine.id)[-1].kind == "early_stop"
+    recorder.on_metric(replace(ROW, split="validation", total=2.0))
+    recorder.exchange()
+    run = runs.get(store, mine.id)
+    assert (run.stage, run.best_step, run.best_total) == ("predictor", 1, 2.0)
 
 
 def test_a_loss_that_is_not_finite_does_not_block_the_others(
@@ -223,7 +251,11 @@ def test_term_is_a_wish_to_stop(recorder: Recorder) -> None:
         (OSError(errno.ENOSPC, "No space left on device"), "disk of the workspace is full"),
         (FileNotFoundError(2, "No such file", "weights"), "missing: weights. Put it back"),
         (StorageError("The bars file is missing. Import the data again."), "Import the data again"),
-        (ValueError("context 900 is too long"), "context 900 is too long"),
+        (ValueError("context 900 is too long"), "Context 900 is too long."),
+        (ValueError("batch_size must be 1"), "batch_size must be 1."),
+        (OutOfMemory("out of memory with 4 windows; use LoRA"), "memory with 4 windows; use LoRA."),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "disk of the work"),
+        (locked_error(), "did not answer (database is locked)"),
         (KeyError("surprise"), "KeyError: 'surprise'. The log has the details"),
     ],
 )
