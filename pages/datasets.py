@@ -35,6 +35,23 @@ SECONDS = dict(
     zip(COARSER, (300, 900, 1800, 3600, 14_400, 86_400, 604_800, 2_419_200), strict=True)
 )
 GRADES = {"good": "green", "usable": "orange", "poor": "red"}
+COLUMNS = {
+    "name": "Name",
+    "symbol": "Symbol",
+    "interval": "Interval",
+    "span": st.column_config.TextColumn("Span", width="medium"),
+    "bars": st.column_config.NumberColumn("Bars", format="localized"),
+    "quality": st.column_config.MultiselectColumn(
+        "Quality",
+        options=list(GRADES),
+        color=list(GRADES.values()),
+        format_func=str.capitalize,
+        width="small",
+    ),
+    "calendar": st.column_config.TextColumn("Calendar", width="medium"),
+    "added": "Updated",
+    "close": st.column_config.LineChartColumn("Close", width="medium"),
+}
 workspace = resources.store()
 
 
@@ -101,23 +118,7 @@ def overview_table(rows: list[Dataset], chosen: Dataset) -> None:
         on_select="rerun",
         selection_mode="single-row",
         height="content" if len(rows) <= 8 else 320,
-        column_config={
-            "name": "Name",
-            "symbol": "Symbol",
-            "interval": "Interval",
-            "span": st.column_config.TextColumn("Span", width="medium"),
-            "bars": st.column_config.NumberColumn("Bars", format="localized"),
-            "quality": st.column_config.MultiselectColumn(
-                "Quality",
-                options=list(GRADES),
-                color=list(GRADES.values()),
-                format_func=str.capitalize,
-                width="small",
-            ),
-            "calendar": st.column_config.TextColumn("Calendar", width="medium"),
-            "added": "Updated",
-            "close": st.column_config.LineChartColumn("Close", width="medium"),
-        },
+        column_config=COLUMNS,
         alt=f"Table of {fmt.plural(len(rows), 'dataset')}; select a row to open it below",
     )
     picked = components.selected_row(event, [row.id for row in rows])

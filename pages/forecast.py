@@ -1,6 +1,7 @@
 """Forecast: draw a fan of sampled futures, read it, keep it."""
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from app.services import datasets, forecasts, models
@@ -8,9 +9,18 @@ from app.services.errors import ServiceError
 from app.services.forecasts import ForecastRequest
 from app.storage.models import PENDING_FORECAST_STATES, Dataset, Model
 from app.storage.models import Forecast as Row
-from app.ui import charts, components, forecast_view, resources, sampling_form
+from app.ui import (
+    charts,
+    charts_paths,
+    components,
+    forecast_tabs,
+    forecast_view,
+    resources,
+    sampling_form,
+)
 from app.ui import format as fmt
 from app.ui.chart_style import palette
+from app.ui.forecast_tabs import View
 from kronos_core.data.bars import CHANNELS, PRICES
 from kronos_core.data.calendars import Calendar
 from kronos_core.forecast.forecast import Forecast
@@ -58,15 +68,26 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
         same = shown and (dataset, model) == (shown.dataset_id, shown.model_id)
         rare = sampling_form.sampling(settings if same else {}, f"{suffix}-{dataset}-{model}")
     label, icon = "Draw", ":material/insights:"
+    lengths = {"origin_index": origin, "horizon": horizon, "paths": paths}
+    request = ForecastRequest(dataset_id=dataset, model_id=model, **lengths, **rare)
     if places[6].button(label, type="primary", icon=icon, width="stretch", key="draw"):
-        lengths = {"origin_index": origin, "horizon": horizon, "paths": paths}
-        draw_it(ForecastRequest(dataset_id=dataset, model_id=model, **lengths, **rare))
+        draw_it(request)
+    else:
+        estimate(request)
     return data, origin
 
 
 def draw_it(request: ForecastRequest) -> None:
     with components.problems():
         open_forecast(forecasts.submit(workspace, request).id)
+
+
+def estimate(request: ForecastRequest) -> None:
+    """What drawing would take; what cannot be drawn is said on the click."""
+    try:
+        forecast_tabs.memory_line(forecasts.estimate(workspace, request))
+    except ServiceError:
+        st.caption("These settings cannot be drawn; Draw says why.")
 
 
 def origin_control(data: Dataset, settings: dict[str, object]) -> int:
@@ -101,14 +122,19 @@ def paths_control(settings: dict[str, object], suffix: str) -> int:
 
 
 def open_forecast(forecast_id: str) -> None:
-    st.query_params.clear()
+    for name in ("dataset", "model"):  # what widgets keep there cannot be cleared
+        st.query_params.pop(name, None)
     st.query_params["forecast"] = forecast_id
     st.rerun()
 
 
 def pending(forecast_id: str) -> None:
     """Progress of a forecast that is being drawn; leaves for the fan when it ends."""
-    row = forecasts.get(workspace, forecast_id)
+    try:
+        row = forecasts.get(workspace, forecast_id)
+    except ServiceError as problem:  # somebody else deleted it meanwhile
+        components.show_problem(str(problem))
+        return
     if row.state not in PENDING_FORECAST_STATES:
         st.rerun()
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
@@ -123,11 +149,14 @@ def pending(forecast_id: str) -> None:
 def result(row: Row) -> None:
     with components.problems():
         forecast = forecasts.load(workspace, row)
-        fan_and_numbers(row, forecast)
-        tabs(row, forecast)
+        actual = forecasts.actual(workspace, row)
+        view, figure = fan_and_numbers(row, forecast, actual)
+        if len(actual):
+            forecast_tabs.score_line(view, actual)
+        tabs(view, figure)
 
 
-def fan_and_numbers(row: Row, forecast: Forecast) -> None:
+def fan_and_numbers(row: Row, forecast: Forecast, actual: pd.DataFrame) -> tuple[View, go.Figure]:
     wide, narrow = st.columns([5, 1], gap="medium")
     with wide:
         with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -137,27 +166,47 @@ def fan_and_numbers(row: Row, forecast: Forecast) -> None:
             past = st.selectbox(
                 "Context shown", list(CONTEXT_CHOICES), index=1, key="context-shown", width=130
             )
-        draw(row, forecast, channel, CONTEXT_CHOICES[past])
+            step = forecast_tabs.bar_control(forecast.paths.shape[1])
+            target = forecast_tabs.target_control()
+        view = View(
+            row=row,
+            forecast=forecast,
+            step=step,
+            target=target,
+            decimals=price_digits(row),
+            seconds=interval(row),
+            colours=palette(workspace.settings.colours),
+        )
+        figure = draw(view, channel, CONTEXT_CHOICES[past], actual)
     with narrow:
-        outlook(row, forecast)
+        outlook(view)
+    return view, figure
 
 
-def draw(row: Row, forecast: Forecast, channel: str, count: int) -> None:
-    actual = forecasts.actual(workspace, row)
+def draw(view: View, channel: str, count: int, actual: pd.DataFrame) -> go.Figure:
+    row, forecast = view.row, view.forecast
+    context = forecasts.context_bars(workspace, row, count)
     figure = charts.fan(
-        forecasts.context_bars(workspace, row, count),
+        context,
         forecast,
         channel=channel,
-        colours=palette(workspace.settings.colours),
+        colours=view.colours,
         entity=f"{row.id}-{channel}-{count}",
         actual=actual,
     )
     paths, horizon = forecast.paths.shape[:2]
+    charts_paths.mark(
+        figure,
+        bar=None if view.step == horizon - 1 else view.step,
+        target=view.target if channel in PRICES else None,
+        decimals=view.decimals,
+        past=len(context),
+    )
     known = f", {len(actual)} actual bars over it" if len(actual) else ""
     alt = f"Fan chart of {channel}: {paths} paths, {horizon} bars from {forecast.origin}{known}"
     components.chart(figure, key="fan", alt=alt)
     notes = [
-        f"origin {fmt.bar_moment(forecast.origin, interval(row))}",
+        f"origin {fmt.bar_moment(forecast.origin, view.seconds)}",
         fmt.plural(paths, "path"),
         f"{min(paths, charts.THIN_PATHS)} drawn singly",
         f"candle order violated in {fmt.percent(forecast.violation_rate, 1)} of raw bars, repaired",
@@ -165,24 +214,31 @@ def draw(row: Row, forecast: Forecast, channel: str, count: int) -> None:
     if len(actual):
         notes.append(f"{fmt.plural(len(actual), 'actual bar')} drawn over the fan")
     st.caption(" · ".join(notes))
+    return figure
 
 
-def outlook(row: Row, forecast: Forecast) -> None:
-    last = forecast_view.outlook(forecast)
-    decimals = price_digits(row)
-    st.caption(f"At the last bar, {fmt.bar_moment(forecast.timestamps[-1], interval(row))}")
+def outlook(view: View) -> None:
+    forecast, decimals = view.forecast, view.decimals
+    shown = forecast_view.outlook(forecast, view.step)
+    st.caption(f"At bar {view.step + 1}, {view.moment}")
     st.metric(
         "Median move",
-        fmt.change(last.median_move),
-        help="Median close of the last bar against the last known close.",
+        fmt.change(shown.median_move),
+        help="Median close of the chosen bar against the last known close.",
     )
     st.metric(
         "P(up)",
-        fmt.percent(last.chance_up),
-        help="Share of the paths whose last close lies above the last known close.",
+        fmt.percent(shown.chance_up),
+        help="Share of the paths whose close lies above the last known close.",
     )
-    st.metric("80 % range, low", fmt.price(last.low, decimals), help="10 % of the paths end lower.")
-    st.metric("80 % range, high", fmt.price(last.high, decimals), help="10 % end higher.")
+    st.metric(
+        "80 % range, low", fmt.price(shown.low, decimals), help="10 % of the paths lie lower."
+    )
+    st.metric("80 % range, high", fmt.price(shown.high, decimals), help="10 % lie higher.")
+    if view.target is not None:
+        touch = forecast.probability_touch(view.target)[view.step]
+        words = "Share of the paths that reach the target price by the chosen bar."
+        st.metric("P(touch target)", fmt.percent(touch), help=words)
     st.metric("Last known close", fmt.price(forecast.last_close, decimals))
 
 
@@ -195,16 +251,26 @@ def price_digits(row: Row) -> int:
     return fmt.price_decimals(forecasts.context_bars(workspace, row, 250)["close"])
 
 
-def tabs(row: Row, forecast: Forecast) -> None:
-    table, settings, download = st.tabs(
-        ["Table", "Settings", "Download"], key="tab", bind="query-params"
-    )
-    with table:
-        bands_table(row, forecast)
-    with settings:
-        settings_tab(row, forecast)
-    with download:
-        downloads(row, forecast)
+def tabs(view: View, figure: go.Figure) -> None:
+    row, forecast = view.row, view.forecast
+    names = ["Paths", "Distribution", "Table", "Settings", "Download"]
+    paths, bar, table, settings, download = st.tabs(names, key="tab", bind="query-params")
+    if paths.open:
+        context = forecasts.context_bars(workspace, row, forecast_tabs.PATH_CONTEXT)
+        with paths:
+            st.fragment(forecast_tabs.paths_tab)(view, context)
+    if bar.open:
+        with bar:
+            forecast_tabs.distribution_tab(view)
+    if table.open:
+        with table:
+            bands_table(row, forecast)
+    if settings.open:
+        with settings:
+            settings_tab(row, forecast)
+    if download.open:
+        with download:
+            forecast_tabs.downloads(view, figure)
 
 
 def bands_table(row: Row, forecast: Forecast) -> None:
@@ -226,6 +292,7 @@ def settings_tab(row: Row, forecast: Forecast) -> None:
         name.replace("_", " "): fmt.NONE if row.settings[name] is None else str(row.settings[name])
         for name in ("horizon", "paths", "temperature", "top_p", "top_k", "seed")
     }
+    used["number format"] = row.settings.get("dtype", "float32")
     components.facts(
         {
             "Dataset": datasets.get(workspace, row.dataset_id).name,
@@ -250,32 +317,6 @@ def calendar_words(row: Row) -> str:
         return fmt.NONE
     known = row.summary["calendar"]
     return Calendar.from_dict(known).title if known else "all bars are known"
-
-
-def downloads(row: Row, forecast: Forecast) -> None:
-    paths, horizon = forecast.paths.shape[:2]
-    st.caption(
-        f"Every path, bar by bar: {paths} × {horizon} = {paths * horizon:,} rows with path, step, "
-        "timestamp and the six channels."
-    )
-    with st.container(horizontal=True):
-        st.download_button(
-            "CSV",
-            lambda: forecast_view.csv_bytes(forecast.to_frame()),
-            f"{row.name}.csv",
-            "text/csv",
-            icon=":material/download:",
-            on_click="ignore",
-            key="paths-csv",
-        )
-        st.download_button(
-            "Parquet",
-            lambda: forecast_view.parquet_bytes(forecast.to_frame()),
-            f"{row.name}.parquet",
-            icon=":material/download:",
-            on_click="ignore",
-            key="paths-parquet",
-        )
 
 
 def stored_forecasts(shown: Row | None) -> None:

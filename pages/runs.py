@@ -1,4 +1,4 @@
-"""Runs: every fine-tuning job, and one of them live."""
+"""Runs: every fine-tuning job, one of them live, or several side by side."""
 
 from collections.abc import Callable
 
@@ -8,20 +8,48 @@ import streamlit as st
 from app.services import datasets, models, runs
 from app.services.errors import ServiceError
 from app.storage.models import RESUMABLE_STATES, Run
-from app.ui import charts_training, components, forecast_view, run_memory, run_view, teaching
+from app.ui import components, run_compare, run_memory, run_panel, run_view, teaching
 from app.ui import format as fmt
-from app.ui.live_chart import live_chart
 from app.ui.resources import store
-from kronos_core.training.config import TrainingConfig
 
 LIVE_SECONDS = 2.0
+MOST_COMPARED = 8
 workspace = store()
 
 
 def run_table(rows: list[Run]) -> None:
+    """All runs; a click on a cell opens its run, ticked rows are compared."""
+    event = st.dataframe(
+        table(rows),
+        key="runs-table",
+        hide_index=True,
+        on_select="rerun",
+        selection_mode=["multi-row", "single-cell"],
+        column_config=table_columns(),
+        alt=f"Table of {fmt.plural(len(rows), 'run')}; a click on a cell opens its run",
+    )
+    cells = event.selection.get("cells", [])
+    if cells and cells[0][0] < len(rows):
+        st.query_params["run"] = rows[cells[0][0]].id
+        st.rerun()
+    ticked = [rows[place].id for place in event.selection.rows if place < len(rows)]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button(
+            f"Compare {len(ticked)} runs" if len(ticked) > 1 else "Compare",
+            icon=":material/stacked_line_chart:",
+            key="compare",
+            disabled=not 2 <= len(ticked) <= MOST_COMPARED,
+            help=f"Tick 2 to {MOST_COMPARED} rows to see their curves over one axis.",
+        ):
+            st.query_params["compare"] = ",".join(ticked)
+            st.rerun()
+        components.link("finetune", "Set up another run", ":material/add:")
+
+
+def table(rows: list[Run]) -> pd.DataFrame:
     names = {row.id: row.name for row in datasets.list_datasets(workspace)}
     read = [(run_memory.glance(workspace, row), row) for row in rows]
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {
             "name": [row.name for row in rows],
             "state": [[components.state_word(row.state)] for row in rows],
@@ -30,26 +58,14 @@ def run_table(rows: list[Run]) -> None:
             "best": [fmt.loss(row.best_total) for row in rows],
             "s1": [fmt.loss(row.best_s1) for row in rows],
             "s2": [fmt.loss(row.best_s2) for row in rows],
-            "forcing": [
-                TrainingConfig.from_dict(row.config).teacher_forcing.to_text() for row in rows
+            "forcing": [runs.config_of(row).teacher_forcing.to_text() for row in rows],
+            "tags": [row.tags for row in rows],
+            "dataset": [
+                ", ".join(names.get(data, fmt.NONE) for data in row.dataset_ids) for row in rows
             ],
-            "dataset": [names.get(row.dataset_id, fmt.NONE) for row in rows],
             "started": [components.ago(row.started_at) for row in rows],
         }
     )
-    event = st.dataframe(
-        frame,
-        key="runs-table",
-        hide_index=True,
-        on_select="rerun",
-        selection_mode="single-row",
-        column_config=table_columns(),
-        alt=f"Table of {fmt.plural(len(rows), 'run')}; select a row to open it",
-    )
-    picked = components.selected_row(event, [row.id for row in rows])
-    if picked:
-        st.query_params["run"] = picked
-        st.rerun()
 
 
 def table_columns() -> dict[str, object]:
@@ -60,69 +76,35 @@ def table_columns() -> dict[str, object]:
         "name": "Run",
         "state": column.MultiselectColumn("State", options=words, color=colours, width="small"),
         "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1),
-        "loss": column.LineChartColumn("Validation loss", width="medium"),
+        "loss": column.LineChartColumn("Validation loss", width="small"),
         "best": "Best total",
         "s1": "Best s1",
         "s2": "Best s2",
         "forcing": column.TextColumn("Teacher forcing", help=teaching.EPSILON_HELP),
+        "tags": column.ListColumn("Tags", width="small"),
         "dataset": "Dataset",
         "started": "Started",
     }
 
 
-def live(run_id: str, seen_state: str) -> None:
-    """Everything about a run that moves; redrawn alone while the run is active."""
-    run = runs.get(workspace, run_id)
-    if run.state != seen_state:
-        st.rerun()
-    memory = run_memory.follow(workspace, run)
-    frame = charts_training.history([]) if memory.history is None else memory.history
-    progress_line(run, memory.progress(workspace, run))
-    numbers(frame)
-    curves(run, frame)
+def queue(rows: list[Run]) -> None:
+    """The runs that wait for the device, with what moves or cancels them."""
+    st.subheader("Queue", anchor=False)
+    for place, run in enumerate(rows):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"{place + 1}. {fmt.plain(run.name)}", width="stretch")
+            queue_buttons(run, first=place == 0, last=place == len(rows) - 1)
 
 
-def progress_line(run: Run, progress: runs.Progress) -> None:
-    parts = [f"step {run.step:,} of {run.total_steps:,}", f"epoch {run.epoch:.2f}"]
-    if progress.steps_per_second:
-        parts.append(f"{progress.steps_per_second:.2g} steps/s")
-    if progress.eta_seconds is not None and run.state in components.BUSY_STATES:
-        parts.append(f"{fmt.duration(progress.eta_seconds)} left")
-    if run.state == "queued":
-        parts = ["waiting for its turn"]
-    st.progress(progress.fraction, " · ".join(parts))
-
-
-def numbers(frame: pd.DataFrame) -> None:
-    validation = run_view.validation_rows(frame)
-    shown = {
-        "Validation s1": ("s1", "Loss of the coarse token, in nats."),
-        "Validation s2": ("s2", "Loss of the fine token given the true s1, in nats."),
-        "Validation total": ("total", "Mean of s1 and s2; the best step has the lowest."),
-        "Exposure gap": ("exposure_gap", teaching.EXPOSURE_HELP),
-    }
-    for column, (label, (name, words)) in zip(st.columns(4), shown.items(), strict=True):
-        reading = run_view.reading(validation, name)
-        column.metric(
-            label,
-            fmt.loss(reading.value),
-            fmt.loss_change(reading.change),
-            delta_color="inverse",
-            help=words,
-        )
-
-
-def curves(run: Run, frame: pd.DataFrame) -> None:
-    if frame.empty:
-        st.caption("The first losses appear here as soon as the worker has measured them.")
-        return
-    figure = charts_training.losses(frame, best_step=run.best_step, entity=run.id)
-    alt = f"Training and validation losses s1, s2 and total of {run.name} up to step {run.step}"
-    live_chart(figure, key="losses", alt=alt)
-    st.caption(teaching.CURVES_HELP)
-    rates = charts_training.schedule(frame, entity=run.id)
-    alt = f"Teacher-forcing ratio and learning rate of {run.name} by step"
-    live_chart(rates, key="schedule", alt=alt)
+def queue_buttons(run: Run, *, first: bool, last: bool) -> None:
+    for move, label, icon, off in (
+        ("up", "Earlier", "arrow_upward", first),
+        ("down", "Later", "arrow_downward", last),
+    ):
+        if st.button(label, icon=f":material/{icon}:", key=f"{move}-{run.id}", disabled=off):
+            act(lambda move=move: runs.reorder(workspace, run.id, move))
+    if st.button("Cancel", icon=":material/close:", key=f"cancel-{run.id}"):
+        act(lambda: runs.stop(workspace, run.id))
 
 
 def actions(run: Run) -> None:
@@ -131,6 +113,10 @@ def actions(run: Run) -> None:
         words = "Take out of the queue" if run.state == "queued" else "Stop"
         if st.button(words, icon=":material/stop:", key="stop", help="Saves a checkpoint first."):
             act(lambda: runs.stop(workspace, run.id))
+    if run.state == "queued":
+        words = "Before all others that wait."
+        if st.button("To the front", icon=":material/vertical_align_top:", key="front", help=words):
+            act(lambda: runs.reorder(workspace, run.id, "first"))
     if run.state in RESUMABLE_STATES and st.button(
         "Resume", type="primary", icon=":material/play_arrow:", key="resume"
     ):
@@ -143,11 +129,20 @@ def actions(run: Run) -> None:
             model=run.model_id,
             dataset=run.dataset_id,
         )
-    again = "Queues a new run with the same data, base model and settings."
-    if not busy and st.button("Run again", icon=":material/replay:", key="again", help=again):
-        run_again(run)
-    if not busy and st.button("Delete", icon=":material/delete:", key="delete"):
-        ask_delete(run)
+    more_actions(run, busy=busy)
+
+
+def more_actions(run: Run, *, busy: bool) -> None:
+    """What is wanted now and then."""
+    with st.popover("More", icon=":material/more_horiz:"):
+        words = "Opens these settings on the Fine-tune page."
+        if st.button("Change and rerun", icon=":material/tune:", key="change", help=words):
+            components.go_to("finetune", run=run.id)
+        words = "Queues a new run with the same data, base model and settings."
+        if not busy and st.button("Run again", icon=":material/replay:", key="again", help=words):
+            run_again(run)
+        if not busy and st.button("Delete", icon=":material/delete:", key="delete"):
+            ask_delete(run)
 
 
 def act(action: Callable[[], object]) -> None:
@@ -160,9 +155,10 @@ def run_again(run: Run) -> None:
     with components.problems():
         queued = runs.queue(
             workspace,
-            dataset_id=run.dataset_id,
+            datasets=run.dataset_ids,
             model_id=run.base_model_id,
-            config=TrainingConfig.from_dict(run.config),
+            config=runs.config_of(run),
+            tags=run.tags,
         )
         components.go_to("runs", run=queued.id)
 
@@ -184,30 +180,60 @@ def one_run(run: Run) -> None:
         st.title(fmt.plain(run.name), anchor=False, width="content")
         components.state_badge(run.state)
         st.space("stretch")
-        if st.button("All runs", icon=":material/arrow_back:", type="tertiary", key="all-runs"):
-            components.go_to("runs")
+        all_runs_button()
         actions(run)
     st.caption(headline(run))
+    written(run)
     if run.reason:
         look = st.info if run.state in ("finished", "stopped", "queued") else st.warning
         look(fmt.plain(run.reason), icon=":material/info:")
-    st.fragment(live, run_every=LIVE_SECONDS if busy else None)(run.id, run.state)
-    tabs = st.tabs(["Log", "Settings", "Events"], key="tab", bind="query-params")
+    every = LIVE_SECONDS if busy else None
+    st.fragment(run_panel.live, run_every=every)(workspace, run.id, run.state)
+    tabs = st.tabs(
+        ["Log", "Settings", "Events", "Notes", "Downloads"], key="tab", bind="query-params"
+    )
     with tabs[0]:
-        st.fragment(log_tail, run_every=LIVE_SECONDS if busy else None)(run.id)
-    with tabs[1]:
-        settings(run)
-    with tabs[2]:
-        events(run)
+        st.fragment(log_tail, run_every=every)(run.id)
+    for tab, content in zip(tabs[1:], (settings, events, notes, downloads), strict=True):
+        with tab:
+            content(run)
+
+
+def all_runs_button() -> None:
+    if st.button("All runs", icon=":material/arrow_back:", type="tertiary", key="all-runs"):
+        components.go_to("runs")
 
 
 def headline(run: Run) -> str:
-    forcing = TrainingConfig.from_dict(run.config).teacher_forcing
+    forcing = runs.config_of(run).teacher_forcing
+    names = ", ".join(fmt.plain(datasets.get(workspace, data).name) for data in run.dataset_ids)
     return (
-        f"{fmt.plain(datasets.get(workspace, run.dataset_id).name)} · from "
+        f"{names} · from "
         f"{fmt.plain(models.get(workspace, run.base_model_id).name)} · on {run.device} · "
-        f"{forcing.describe()} · started {components.local_time(run.started_at)}"
+        f"{forcing.describe()}"
     )
+
+
+def written(run: Run) -> None:
+    """Tags and the first line of the notes, where there are any."""
+    if not run.tags and not run.notes:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        for tag in run.tags:
+            st.badge(fmt.plain(tag), icon=":material/sell:", color="gray")
+        if run.notes:
+            st.caption(fmt.plain(run.notes.splitlines()[0]))
+
+
+def notes(run: Run) -> None:
+    """Name, notes and tags, which can be changed at any time."""
+    with st.form(f"notes-{run.id}", border=False):
+        name = st.text_input("Name", run.name)
+        known = sorted({tag for row in runs.list_runs(workspace) for tag in row.tags})
+        tags = st.multiselect("Tags", known, default=run.tags, accept_new_options=True)
+        text = st.text_area("Notes", run.notes, placeholder="What this run is to show")
+        if st.form_submit_button("Save", icon=":material/save:"):
+            act(lambda: runs.update(workspace, run.id, name=name, notes=text, tags=tags))
 
 
 def log_tail(run_id: str) -> None:
@@ -236,17 +262,40 @@ def settings(run: Run) -> None:
             },
             columns=1,
         )
-        st.download_button(
-            "Download curves",
-            lambda: forecast_view.csv_bytes(
-                charts_training.history(runs.metrics(workspace, run.id))
-            ),
-            f"{run.name} curves.csv",
-            "text/csv",
-            icon=":material/download:",
-            on_click="ignore",
-            key="curves-csv",
-        )
+        st.caption("The same from a command line")
+        st.code(runs.command_of(workspace, run), language="bash", wrap_lines=True)
+
+
+def downloads(run: Run) -> None:
+    """Everything of a run; what takes a moment to pack is packed on the click."""
+    weights = run.best_step is None
+    offers = (
+        ("Curves (CSV)", "curves.csv", lambda: runs.export_curves(workspace, run.id), False),
+        ("Settings (YAML)", "run.yaml", lambda: runs.export_config(run), False),
+        ("Log", "log.txt", lambda: runs.log_tail(workspace, run.id, 10**6), False),
+        ("Weights (zip)", "weights.zip", lambda: packed(runs.export_checkpoint, run), weights),
+        ("TensorBoard (zip)", "tb.zip", lambda: packed(runs.export_tensorboard, run), False),
+    )
+    st.caption(
+        "The weights are a folder that the released loader reads too; they are there after the "
+        "first evaluation of the predictor."
+    )
+    with st.container(horizontal=True):
+        for label, ending, content, disabled in offers:
+            st.download_button(
+                label,
+                content,
+                f"{run.name} {ending}",
+                icon=":material/download:",
+                on_click="ignore",
+                disabled=disabled,
+                key=f"download-{ending}",
+            )
+
+
+def packed(pack: Callable[..., object], run: Run) -> bytes:
+    path = pack(workspace, run.id)
+    return path.read_bytes()  # type: ignore[attr-defined, no-any-return]
 
 
 def events(run: Run) -> None:
@@ -266,7 +315,6 @@ def all_runs() -> None:
     if rows:
         busy = any(row.state in components.BUSY_STATES for row in rows)
         st.fragment(live_table, run_every=LIVE_SECONDS if busy else None)()
-        components.link("finetune", "Set up another run", ":material/add:")
     elif components.empty(
         "No run yet. A run teaches a model your bars and shows both losses while it learns.",
         "Set up a run",
@@ -278,17 +326,32 @@ def all_runs() -> None:
 
 def live_table() -> None:
     run_table(runs.list_runs(workspace))
+    if waiting := runs.queued_runs(workspace):
+        queue(waiting)
 
 
-wanted = st.query_params.get("run")
-if wanted is None:
-    all_runs()
-else:
+def compared(wanted: str) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.title("Compare runs", anchor=False, width="content")
+        st.space("stretch")
+        all_runs_button()
+    with components.problems():
+        run_compare.page(workspace, [runs.get(workspace, key) for key in wanted.split(",") if key])
+
+
+def shown(wanted: str) -> None:
     try:
-        found = runs.get(workspace, wanted)
+        run = runs.get(workspace, wanted)
     except ServiceError as problem:
         components.show_problem(str(problem))
-        if st.button("All runs", icon=":material/arrow_back:", key="all-runs"):
-            components.go_to("runs")
+        all_runs_button()
     else:
-        one_run(found)
+        one_run(run)
+
+
+if "run" in st.query_params:
+    shown(st.query_params["run"])
+elif "compare" in st.query_params:
+    compared(st.query_params["compare"])
+else:
+    all_runs()

@@ -14,7 +14,7 @@ import streamlit as st
 
 from app.services.errors import ServiceError
 from app.services.status import Status
-from app.storage.models import ACTIVE_STATES
+from app.storage.models import ACTIVE_STATES, Run
 from app.ui import chart_style
 from app.ui import format as fmt
 from kronos_core.data.bars import DataError
@@ -102,6 +102,12 @@ def grade_badge(grade: str) -> None:
 def severity_icon(severity: str) -> str:
     """The icon of a finding, as Markdown."""
     return SEVERITY_LOOK[severity]
+
+
+def toast_ended(run: Run) -> None:
+    """Says in passing that a run is over, on whatever page."""
+    icon = STATE_LOOK[run.state][1]
+    st.toast(f"{fmt.plain(run.name)}: {state_word(run.state).lower()}", icon=icon, duration="long")
 
 
 def empty(message: str, button: str, *, icon: str, key: str) -> bool:

@@ -18,7 +18,7 @@ LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The last bar of a fan: moves are relative to the last known close."""
+    """One bar of a fan: moves are relative to the last known close."""
 
     median_move: float
     chance_up: float
@@ -26,10 +26,10 @@ class Outlook:
     high: float
 
 
-def outlook(forecast: Forecast) -> Outlook:
-    """Median move, chance of a close above the last known one, 80 % range at the last bar."""
-    low, median, high = (float(row[-1]) for row in forecast.quantiles([0.1, 0.5, 0.9], "close"))
-    above = float(forecast.probability_above(forecast.last_close, "close")[-1])
+def outlook(forecast: Forecast, step: int = -1) -> Outlook:
+    """Median move, chance of a close above the last known one, 80 % range at bar `step`."""
+    low, median, high = (float(row[step]) for row in forecast.quantiles([0.1, 0.5, 0.9], "close"))
+    above = float(forecast.probability_above(forecast.last_close, "close")[step])
     return Outlook(median / forecast.last_close - 1, above, low, high)
 
 

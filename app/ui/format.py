@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -216,3 +217,8 @@ def plain(text: str) -> str:
 def plural(amount: int, one: str, many: str | None = None) -> str:
     """1 -> "1 run", 3 -> "3 runs"."""
     return f"{amount:,} {one if amount == 1 else many or one + 's'}"
+
+
+def plain_html(text: str) -> str:
+    """A user's own words within the small markup of a chart's hover text."""
+    return html.escape(text, quote=False)

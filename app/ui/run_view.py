@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+
+from app.services.runs import Difference
+from app.storage.models import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,33 @@ def settings_table(config: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "setting": [name.replace("_", " ") for name in flat],
-            "value": ["–" if value is None else str(value) for value in flat.values()],
+            "value": [_shown(value) for value in flat.values()],
         }
     )
+
+
+def unique_names(chosen: Sequence[Run]) -> list[str]:
+    """The names of runs, with the beginning of the id where two are called the same."""
+    often = Counter(run.name for run in chosen)
+    return [run.name if often[run.name] == 1 else f"{run.name} ({run.id[:4]})" for run in chosen]
+
+
+def differences_table(differences: Sequence[Difference], names: Sequence[str]) -> pd.DataFrame:
+    """One row for each setting that differs, one column for each run."""
+    rows = [
+        [item.name.replace("_", " ").replace(".", ": "), *map(_shown, item.values)]
+        for item in differences
+    ]
+    return pd.DataFrame(rows, columns=["Setting", *names])
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value)) or "–"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_shown(item)}" for name, item in value.items())
+    return str(value)

@@ -34,6 +34,7 @@ def server(tmp_path: Path) -> Iterator[driver.Server]:
     """The dashboard over an empty workspace."""
     with driver.serving(tmp_path / "workspace", tmp_path / "server.log") as served:
         yield served
+    driver.end_workers(served.workspace)
 
 
 @pytest.fixture

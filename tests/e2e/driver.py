@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
+
+from app.services import runs
+from app.settings import Settings
+from app.storage import Store
+from app.storage.models import ACTIVE_STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("KRONOS_TEST_CHROMIUM", "/usr/bin/chromium")
@@ -91,6 +97,18 @@ class Server:
         self.process = None
 
 
+def end_workers(workspace: Path) -> None:
+    """Ends the workers that a failed test left: runs outlive their server on purpose."""
+    store = Store(Settings(workspace=workspace, database_url=""))
+    try:
+        for run in runs.list_runs(store):
+            if run.state in ACTIVE_STATES and run.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(run.pid, signal.SIGKILL)
+    finally:
+        store.close()
+
+
 @contextmanager
 def serving(workspace: Path, log: Path, entry: str = "app/server.py") -> Iterator[Server]:
     """A running server for the length of a block."""
@@ -165,6 +183,20 @@ def press_segment(page: Page, label: str) -> None:
     """Chooses in a segmented control."""
     page.locator('[data-testid="stButtonGroup"] button').filter(has_text=label).first.click()
     settle(page)
+
+
+def follow_link(page: Page, label: str) -> None:
+    """Goes to another page within the session, by the navigation at the side."""
+    page.get_by_test_id("stSidebarNav").get_by_role("link", name=label).click()
+    expect(page.get_by_role("heading", name=label, level=1)).to_be_visible(timeout=PATIENCE)
+    settle(page)
+
+
+def tick_row(page: Page, key: str, row: int) -> None:
+    """Ticks a row of a table; its cells are painted, so the mouse has to find the box."""
+    box = page.locator(f".st-key-{key} canvas").first.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 16, box["y"] + 31 * (row + 1.5))
 
 
 def open_tab(page: Page, label: str) -> None:

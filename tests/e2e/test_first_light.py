@@ -66,15 +66,15 @@ def upload_bars(page, server, shoot):
 
 def queue_run(page, server, shoot):
     driver.open_page(page, f"{server.url}/finetune", "Fine-tune")
-    driver.press_segment(page, "Linear decay")
+    driver.press_segment(page, "Quick")  # 200 steps, and none of them saved by stopping early
+    driver.press_segment(page, "Schedule")
     for label, value in (
         ("Context (bars)", 48),
         ("Horizon (bars)", 8),
-        ("Epochs", 6),
         ("Batch size", 16),
     ):
         driver.fill_number(page, label, value)
-    expect(page.get_by_text("Training windows")).to_be_visible()
+    expect(page.get_by_text("Windows: train / val / test")).to_be_visible()
     shoot("finetune")
     driver.no_traceback(page)
     driver.press(page, "Queue run")
@@ -167,7 +167,8 @@ def test_nothing_is_fetched_from_elsewhere(page, server):
     elsewhere: list[str] = []
     own = (server.url, server.url.replace("http", "ws"), "data:", "blob:")
     page.on("request", lambda request: elsewhere.append(request.url))
-    for name in ("", "datasets", "models", "finetune", "runs", "forecast"):
+    pages = ("", "datasets", "models", "finetune", "runs", "forecast", "compare", "teacher_forcing")
+    for name in pages:
         page.goto(f"{server.url}/{name}")
         expect(page.get_by_role("heading", level=1).first).to_be_visible(timeout=driver.PATIENCE)
         driver.settle(page)

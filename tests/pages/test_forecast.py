@@ -2,13 +2,18 @@
 
 import pytest
 
-from app.services import datasets, forecasts
+from app.services import datasets, forecasts, memory
+from app.ui import export
 from kronos_core.data.bars import CHANNELS
 from tests.pages.helpers import button, checked, settled, words
 
 
 def number(page, label: str):
     return next(field for field in page.number_input if field.label == label)
+
+
+def charts(page) -> list[str]:
+    return [found.key for found in page.get("plotly_chart")]
 
 
 def test_empty_page_opens_the_sample_on_one_click(open_page, store):
@@ -33,11 +38,11 @@ def test_draw(open_page, store, sample):
     assert row.settings["origin_index"] == sample.bars - 4
     page = open_page("forecast", forecast=row.id)
     assert number(page, "Bars before the end").value == 3
-    assert len(page.get("plotly_chart")) == 1
+    assert "fan" in charts(page)
 
 
 def test_fan_with_actual_bars(open_page, drawn):
-    page = open_page("forecast", forecast=drawn.id)
+    page = open_page("forecast", forecast=drawn.id, tab="Table")
     assert "3 actual bars drawn over the fan" in words(page)
     assert [found.label for found in page.metric][:2] == ["Median move", "P(up)"]
     assert len(page.dataframe[0].value) == 5
@@ -45,10 +50,78 @@ def test_fan_with_actual_bars(open_page, drawn):
 
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_every_channel(open_page, drawn, channel):
-    page = open_page("forecast", forecast=drawn.id)
+    page = open_page("forecast", forecast=drawn.id, tab="Table")
     page.segmented_control(key="channel").set_value(channel)
     checked(page.run())
     assert f"{channel.capitalize()}, times in" in words(page)
+
+
+def test_scores_of_a_past_origin(open_page, drawn):
+    page = open_page("forecast", forecast=drawn.id)
+    shown = {found.label: found.value for found in page.metric}
+    assert "Close against 3 actual bars" in words(page)
+    assert {"CRPS", "MAE of the median", "Inside the 80 % band"} <= set(shown)
+
+
+def test_the_chosen_bar_and_the_target(open_page, drawn):
+    page = open_page("forecast", forecast=drawn.id, tab="Distribution", bar="2", target="2,900")
+    assert "At bar 2" in words(page)
+    shown = {found.label: found.value for found in page.metric}
+    assert shown["P(touch target)"].endswith("%")
+    assert {"distribution", "chances"} <= set(charts(page))
+    page.text_input(key="target").set_value("dear")
+    checked(page.run())
+    assert "Type a price such as 1234.5" in page.error[0].value
+    assert "P(touch target)" not in [found.label for found in page.metric]
+
+
+def test_a_new_draw_beside_a_chosen_bar_and_target(open_page, store, drawn):
+    page = open_page("forecast", forecast=drawn.id, bar="4", target="2900", tab="Table")
+    number(page, "Horizon").set_value(1)
+    button(page, "Draw").click()
+    checked(page.run())
+    row = settled(store, page.query_params["forecast"])
+    assert row.id != drawn.id
+    page = open_page("forecast", forecast=row.id)
+    assert "At bar 1" in words(page)
+
+
+def test_paths_start_with_the_most_typical_one(open_page, store, drawn):
+    typical = forecasts.load(store, drawn).medoid()
+    page = open_page("forecast", forecast=drawn.id)
+    assert number(page, "Path").value == typical
+    assert "the most typical" in words(page)
+    button(page, "Next").click()
+    checked(page.run())
+    assert number(page, "Path").value == (typical + 1) % 8
+    button(page, "Most typical").click()
+    checked(page.run())
+    assert number(page, "Path").value == typical
+
+
+def test_downloads_say_what_a_picture_needs(open_page, drawn, monkeypatch):
+    monkeypatch.setattr(export, "browser", lambda: None)
+    page = open_page("forecast", forecast=drawn.id, tab="Download")
+    assert "Install one or name it in BROWSER_PATH" in words(page)
+
+
+def test_memory_is_said_before_and_refused_with_the_remedy(open_page, store, sample, monkeypatch):
+    page = open_page("forecast", dataset=sample.id)
+    assert "Drawing takes about" in words(page)
+    monkeypatch.setattr(memory, "SHARE", 1e-6)
+    button(page, "Draw").click()
+    checked(page.run())
+    assert "GB may be used" in page.error[0].value
+    assert "shorten the horizon" in page.error[0].value
+    assert forecasts.list_forecasts(store) == []
+
+
+def test_a_dataset_that_goes_meanwhile(open_page, store, sample):
+    page = open_page("forecast", dataset=sample.id)
+    datasets.delete(store, sample.id)
+    button(page, "Draw").click()
+    checked(page.run())
+    assert "A forecast needs bars" in words(page)
 
 
 def test_impossible_wish_is_explained(open_page, store, sample):
@@ -76,7 +149,7 @@ def test_settings_beyond_the_fields_can_still_be_looked_at(open_page, store, sam
     row = settled(store, forecasts.submit(store, request).id)
     assert row.state == "finished", row.reason
     page = open_page("forecast", forecast=row.id)
-    assert len(page.get("plotly_chart")) == 1
+    assert "fan" in charts(page)
 
 
 def test_delete(open_page, store, drawn):

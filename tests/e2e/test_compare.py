@@ -1,0 +1,133 @@
+"""Fans against what happened, side by side, over many series, and taken back, in a browser."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import expect
+
+from app.services import datasets, models
+from app.settings import Settings
+from app.storage import Store
+from kronos_core.data.bars import Series
+from tests.e2e import driver
+
+# One server for all of them: they look at different things in it.
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("compare")]
+
+SERIES = 12
+
+
+def bars(seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    close = 50 * (seed + 1) * np.exp(np.cumsum(rng.normal(0, 0.01, 200)))
+    opened = np.concatenate([close[:1], close[:-1]])
+    frame = pd.DataFrame(
+        {
+            "timestamps": pd.date_range("2023-01-02", periods=200, freq="B", tz="UTC"),
+            "open": opened,
+            "high": np.maximum(opened, close) * 1.004,
+            "low": np.minimum(opened, close) * 0.996,
+            "close": close,
+            "volume": rng.integers(1000, 9000, 200).astype(float),
+        }
+    )
+    return frame.assign(amount=frame["volume"] * frame["close"])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A dashboard with twelve daily series."""
+    folder = tmp_path_factory.mktemp("compare")
+    store = Store(Settings(workspace=folder / "workspace", database_url=""))
+    store.migrate()
+    models.ensure_builtin(store)
+    day = pd.Timedelta(days=1)
+    for number in range(SERIES):
+        series = Series(frame=bars(number), interval=day, timezone="UTC")
+        datasets.add(store, series, name=f"Stock {number + 1}", source="upload")
+    store.close()
+    with driver.serving(folder / "workspace", folder / "server.log") as server:
+        yield server
+
+
+def test_a_past_origin_with_the_actual_bars_over_the_fan(page, served, shoot, tmp_path):
+    driver.open_page(page, f"{served.url}/forecast", "Forecast")
+    for label, value in (("Bars before the end", 24), ("Horizon", 12)):
+        driver.fill_number(page, label, value)
+    expect(page.get_by_text("Drawing takes about")).to_be_visible()
+    driver.press(page, "Draw")
+    page.wait_for_url(re.compile("forecast="), timeout=driver.PATIENCE)
+    expect(driver.chart(page, "fan")).to_be_visible(timeout=driver.PATIENCE)
+    driver.settle(page)
+    assert driver.curve_lengths(page, "fan", "actual bars") == [12]
+    expect(page.get_by_text("Close against 12 actual bars")).to_be_visible()
+    driver.fill_text(page, "Target price", "dear")
+    expect(page.get_by_role("alert").first).to_contain_text("Type a price such as")
+    driver.fill_text(page, "Target price", "500")
+    expect(page.get_by_text("P(touch target)")).to_be_visible()
+    assert "target=500" in page.url
+    shoot("forecast-past")
+    driver.open_tab(page, "Download")
+    with page.expect_download(timeout=driver.PATIENCE) as waiting:
+        driver.press(page, "HTML")
+    target = tmp_path / "fan.html"
+    waiting.value.save_as(target)
+    text = target.read_text(encoding="utf-8")
+    assert "Plotly.newPlot" in text
+    assert not re.search(r'<script[^>]+src="', text)
+    driver.no_traceback(page)
+
+
+def test_three_temperatures_side_by_side(page, served, shoot):
+    driver.open_page(page, f"{served.url}/compare", "Compare")
+    driver.press(page, "Compare three temperatures")
+    chart = driver.chart(page, "fans")
+    labels = [f"temperature {value}" for value in ("0.6", "1.0", "1.4")]
+    expect(page.get_by_text("Close at bar 48")).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("Drawing:")).to_have_count(0, timeout=driver.PATIENCE)
+    driver.settle(page)
+    script = """node => ['yaxis', 'yaxis2', 'yaxis3'].map(
+        name => node._fullLayout[name].range.join())"""
+    page.reload()  # its URL says what is compared
+    expect(chart).to_be_visible(timeout=driver.PATIENCE)
+    driver.settle(page)
+    assert len(set(chart.evaluate(script))) == 1
+    titles = chart.evaluate("node => node.layout.annotations.map(note => note.text)")
+    assert titles == labels
+    shoot("compare")
+    driver.press_segment(page, "Overlay")
+    assert [driver.curve_lengths(page, "fans", label) for label in labels] == [[49]] * 3
+    driver.no_traceback(page)
+
+
+def test_twelve_series_in_one_job(page, served, shoot, tmp_path):
+    driver.open_page(page, f"{served.url}/compare?show=Many+series", "Compare")
+    driver.fill_number(page, "Horizon", 16)
+    driver.press(page, "Forecast all")
+    page.wait_for_url(re.compile("batch="), timeout=driver.PATIENCE)
+    export = driver.button(page, "Table (CSV)")
+    expect(export).to_be_enabled(timeout=driver.PATIENCE)
+    driver.settle(page)
+    shoot("many-series")
+    with page.expect_download(timeout=driver.PATIENCE) as waiting:
+        export.click()
+    waiting.value.save_as(tmp_path / "series.csv")
+    rows = pd.read_csv(tmp_path / "series.csv")
+    assert len(rows) == SERIES
+    assert (rows["state"] == "finished").all()
+    assert rows["probability_up"].between(0, 1).all()
+    driver.no_traceback(page)
+
+
+def test_a_long_forecast_is_cancelled(page, served):
+    driver.open_page(page, f"{served.url}/forecast", "Forecast")
+    driver.fill_number(page, "Horizon", 1024)
+    driver.fill_number(page, "Paths", 1000)
+    driver.press(page, "Draw")
+    page.wait_for_url(re.compile("forecast="), timeout=driver.PATIENCE)
+    driver.press(page, "Cancel")
+    said = page.get_by_text("This forecast was cancelled")
+    expect(said).to_be_visible(timeout=driver.PATIENCE)
+    driver.no_traceback(page)
