@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -39,6 +40,8 @@ def test_killed_run_is_shown_as_interrupted_and_resumes(page, server):
     driver.press(page, "Resume")
     expect(driver.button(page, "Stop")).to_be_visible(timeout=2 * driver.PATIENCE)
     driver.press(page, "Stop")
+    wait_for_state(store, run.id, "stopped")
+    page.goto(f"{server.url}/runs?run={run.id}")
     expect(page.locator("span").filter(has_text=re.compile("Stopped$")).first).to_be_visible(
         timeout=3 * driver.PATIENCE
     )
@@ -50,6 +53,14 @@ def worker_pid(store: Store, run_id: str) -> int:
     pid = runs.get(store, run_id).pid
     assert pid is not None
     return pid
+
+
+def wait_for_state(store: Store, run_id: str, state: str) -> None:
+    """Waits until the worker has saved and said so, which takes long on busy cores."""
+    deadline = time.monotonic() + 180
+    while runs.get(store, run_id).state != state:
+        assert time.monotonic() < deadline, f"still {runs.get(store, run_id).state}"
+        time.sleep(0.5)
 
 
 def wait_for_points(page) -> int:
