@@ -239,15 +239,10 @@ components.page_title(
 stored = datasets.list_datasets(workspace)
 bases = models.list_models(workspace)
 if not stored:
-    if components.empty(
+    components.offer_sample(
+        workspace,
         "The walk needs bars. Start with a sample, or upload your own on the Datasets page.",
-        "Open the S&P 500 sample",
-        icon=":material/candlestick_chart:",
-        key="empty-sample",
-    ):
-        with components.problems():
-            st.query_params["dataset"] = datasets.add_sample(workspace, "sp500").id
-            st.rerun()
+    )
 elif not bases:
     components.show_problem("There is no model to look at. Get one on the Models page.")
 else:

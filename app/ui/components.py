@@ -12,8 +12,10 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.services import datasets
 from app.services.errors import ServiceError
 from app.services.status import Status
+from app.storage import Store
 from app.storage.models import ACTIVE_STATES, Run
 from app.ui import chart_style
 from app.ui import format as fmt
@@ -115,6 +117,19 @@ def empty(message: str, button: str, *, icon: str, key: str) -> bool:
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.markdown(message, width="content")
         return st.button(button, icon=icon, type="primary", key=key)
+
+
+def offer_sample(store: Store, message: str) -> None:
+    """Stands for a page that needs bars while there are none; one click opens a sample."""
+    if empty(
+        message,
+        "Open the S&P 500 sample",
+        icon=":material/candlestick_chart:",
+        key="empty-sample",
+    ):
+        with problems():
+            st.query_params["dataset"] = datasets.add_sample(store, "sp500").id
+            st.rerun()
 
 
 def confirm(title: str, body: str, button: str, action: Callable[[], None]) -> None:
