@@ -108,10 +108,18 @@ def queue_buttons(run: Run, *, first: bool, last: bool) -> None:
 
 
 def actions(run: Run) -> None:
+    """What can be done with a run. Its state changes by itself while a person aims, so what
+    starts and ends it always stands first, where the rest cannot shift it."""
     busy = run.state in components.BUSY_STATES
-    if busy and run.state != "stopping":
+    if busy:
         words = "Take out of the queue" if run.state == "queued" else "Stop"
-        if st.button(words, icon=":material/stop:", key="stop", help="Saves a checkpoint first."):
+        if st.button(
+            words,
+            icon=":material/stop:",
+            key="stop",
+            disabled=run.state == "stopping",
+            help="Saves a checkpoint first.",
+        ):
             act(lambda: runs.stop(workspace, run.id))
     if run.state == "queued":
         words = "Before all others that wait."
@@ -181,8 +189,9 @@ def one_run(run: Run) -> None:
         components.state_badge(run.state)
         st.space("stretch")
         all_runs_button()
-        actions(run)
     st.caption(headline(run))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        actions(run)
     written(run)
     if run.reason:
         look = st.info if run.state in ("finished", "stopped", "queued") else st.warning

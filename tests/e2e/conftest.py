@@ -43,6 +43,7 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     context = browser.new_context(
         viewport={"width": 1440, "height": 900}, timezone_id="Europe/Berlin", accept_downloads=True
     )
+    context.set_default_timeout(driver.PATIENCE * 1000)
     tab = context.new_page()
     failures = request.session.testsfailed
     yield tab

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Error, Locator, Page, expect
 
 from app.services import runs
 from app.settings import Settings
@@ -32,7 +33,9 @@ BROWSER_ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 30_000  # milliseconds; two busy cores can take their time
+PATIENCE = 180.0
+"""Seconds that anything may take before a test fails; busy cores can take their time."""
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 def free_port() -> int:
@@ -54,7 +57,7 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, timeout: float = 90.0) -> None:
+    def start(self) -> None:
         """Starts it and waits until it is healthy; RuntimeError with its log otherwise."""
         command = [sys.executable, "-m", "streamlit", "run", self.entry]
         command += ["--server.port", str(self.port), "--server.headless", "true"]
@@ -63,7 +66,7 @@ class Server:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         while not self._healthy():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
@@ -120,39 +123,62 @@ def serving(workspace: Path, log: Path, entry: str = "app/server.py") -> Iterato
         server.stop()
 
 
-def settle(page: Page, quiet: float = 0.6, timeout: float = 45.0) -> None:
+def wait_until(page: Page, condition: Callable[[], bool], what: str) -> None:
+    """Waits until a condition holds that the browser knows nothing of."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain for {PATIENCE:.0f} s at {page.url}: {what}"
+        page.wait_for_timeout(200)
+
+
+def settle(page: Page, quiet: float = 0.6) -> None:
     """Waits until Streamlit has finished a rerun: nothing running for `quiet` seconds."""
-    deadline = time.monotonic() + timeout
-    calm_since: float | None = None
-    while time.monotonic() < deadline:
-        state = page.locator('[data-testid="stApp"]').get_attribute("data-test-script-state")
-        now = time.monotonic()
-        if state == "notRunning":
-            calm_since = calm_since or now
-            if now - calm_since >= quiet:
-                return
-        else:
-            calm_since = None
-        page.wait_for_timeout(100)
-    raise AssertionError(f"the page at {page.url} kept running for {timeout:.0f} s")
+    app = page.locator('[data-testid="stApp"]')
+    busy_at = time.monotonic()
+
+    def calm() -> bool:
+        nonlocal busy_at
+        if app.get_attribute("data-test-script-state") != "notRunning":
+            busy_at = time.monotonic()
+        return time.monotonic() - busy_at >= quiet
+
+    wait_until(page, calm, "the page is at rest")
 
 
 def open_page(page: Page, url: str, title: str) -> None:
     """Opens a page of the dashboard and waits for its heading."""
     page.goto(url)
-    expect(page.get_by_role("heading", name=title, level=1)).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
     settle(page)
 
 
 def press(page: Page, label: str, *, exact: bool = True) -> None:
-    """Presses a button by its words; the name that a reader hears may start with its icon's."""
-    button(page, label, exact=exact).click()
+    """Presses a button by its words; the name that a reader hears may start with its icon's.
+
+    A page that redraws just then can move the button away between the mouse's down and up.
+    """
+    target = button(page, label, exact=exact)
+    wait_until(page, lambda: _pressed(target), f"{label} is pressed")
+
+
+def _pressed(target: Locator) -> bool:
+    """Clicks; whether the click reached what it was meant for."""
+    meant = target.element_handle()
+    meant.evaluate("node => node.addEventListener('click', () => node.wasPressed = true)")
+    try:
+        meant.click()
+    except Error as error:
+        if "not attached" in str(error):
+            return False
+        raise
+    return bool(meant.evaluate("node => node.wasPressed === true"))
 
 
 def button(page: Page, label: str, *, exact: bool = True) -> Locator:
     """A visible button whose label is these words."""
+    # While a page runs for long, Streamlit shows a Stop of its own in the header.
     inner = page.get_by_text(label, exact=exact)
-    return page.locator("button:visible").filter(has=inner).first
+    return page.locator("button:visible:not(header button)").filter(has=inner).first
 
 
 def fill_number(page: Page, label: str, value: float) -> None:
@@ -188,7 +214,7 @@ def press_segment(page: Page, label: str) -> None:
 def follow_link(page: Page, label: str) -> None:
     """Goes to another page within the session, by the navigation at the side."""
     page.get_by_test_id("stSidebarNav").get_by_role("link", name=label).click()
-    expect(page.get_by_role("heading", name=label, level=1)).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name=label, level=1)).to_be_visible()
     settle(page)
 
 
@@ -226,6 +252,24 @@ def curve_lengths(page: Page, key: str, name: str) -> list[int]:
         .filter(points => points.length && points[0].trace && points[0].trace.name === name)
         .map(points => points[0].trace._length ?? points.length)"""
     return chart(page, key).evaluate(script, name)  # type: ignore[no-any-return]
+
+
+def training_points(page: Page, more_than: int = 5) -> int:
+    """Waits until the training curves of all losses have more points; how many they have."""
+    expect(chart(page, "losses")).to_be_visible()
+    found: list[int] = []
+
+    def grown() -> bool:
+        found[:] = curve_lengths(page, "losses", "training")
+        return len(found) == 3 and min(found) > more_than
+
+    wait_until(page, grown, f"more than {more_than} points in the training curves")
+    return min(found)
+
+
+def expect_state(page: Page, word: str) -> None:
+    """Waits until the badge beside a run's name says this."""
+    expect(page.locator("span").filter(has_text=re.compile(f"{word}$")).first).to_be_visible()
 
 
 def shown_range(page: Page, key: str) -> list[float]:

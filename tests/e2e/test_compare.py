@@ -58,8 +58,8 @@ def test_a_past_origin_with_the_actual_bars_over_the_fan(page, served, shoot, tm
         driver.fill_number(page, label, value)
     expect(page.get_by_text("Drawing takes about")).to_be_visible()
     driver.press(page, "Draw")
-    page.wait_for_url(re.compile("forecast="), timeout=driver.PATIENCE)
-    expect(driver.chart(page, "fan")).to_be_visible(timeout=driver.PATIENCE)
+    page.wait_for_url(re.compile("forecast="))
+    expect(driver.chart(page, "fan")).to_be_visible()
     driver.settle(page)
     assert driver.curve_lengths(page, "fan", "actual bars") == [12]
     expect(page.get_by_text("Close against 12 actual bars")).to_be_visible()
@@ -70,7 +70,7 @@ def test_a_past_origin_with_the_actual_bars_over_the_fan(page, served, shoot, tm
     assert "target=500" in page.url
     shoot("forecast-past")
     driver.open_tab(page, "Download")
-    with page.expect_download(timeout=driver.PATIENCE) as waiting:
+    with page.expect_download() as waiting:
         driver.press(page, "HTML")
     target = tmp_path / "fan.html"
     waiting.value.save_as(target)
@@ -85,13 +85,13 @@ def test_three_temperatures_side_by_side(page, served, shoot):
     driver.press(page, "Compare three temperatures")
     chart = driver.chart(page, "fans")
     labels = [f"temperature {value}" for value in ("0.6", "1.0", "1.4")]
-    expect(page.get_by_text("Close at bar 48")).to_be_visible(timeout=driver.PATIENCE)
-    expect(page.get_by_text("Drawing:")).to_have_count(0, timeout=driver.PATIENCE)
+    expect(page.get_by_text("Close at bar 48")).to_be_visible()
+    expect(page.get_by_text("Drawing:")).to_have_count(0)
     driver.settle(page)
     script = """node => ['yaxis', 'yaxis2', 'yaxis3'].map(
         name => node._fullLayout[name].range.join())"""
     page.reload()  # its URL says what is compared
-    expect(chart).to_be_visible(timeout=driver.PATIENCE)
+    expect(chart).to_be_visible()
     driver.settle(page)
     assert len(set(chart.evaluate(script))) == 1
     titles = chart.evaluate("node => node.layout.annotations.map(note => note.text)")
@@ -106,12 +106,12 @@ def test_twelve_series_in_one_job(page, served, shoot, tmp_path):
     driver.open_page(page, f"{served.url}/compare?show=Many+series", "Compare")
     driver.fill_number(page, "Horizon", 16)
     driver.press(page, "Forecast all")
-    page.wait_for_url(re.compile("batch="), timeout=driver.PATIENCE)
+    page.wait_for_url(re.compile("batch="))
     export = driver.button(page, "Table (CSV)")
-    expect(export).to_be_enabled(timeout=driver.PATIENCE)
+    expect(export).to_be_enabled()
     driver.settle(page)
     shoot("many-series")
-    with page.expect_download(timeout=driver.PATIENCE) as waiting:
+    with page.expect_download() as waiting:
         export.click()
     waiting.value.save_as(tmp_path / "series.csv")
     rows = pd.read_csv(tmp_path / "series.csv")
@@ -126,8 +126,8 @@ def test_a_long_forecast_is_cancelled(page, served):
     driver.fill_number(page, "Horizon", 1024)
     driver.fill_number(page, "Paths", 1000)
     driver.press(page, "Draw")
-    page.wait_for_url(re.compile("forecast="), timeout=driver.PATIENCE)
+    page.wait_for_url(re.compile("forecast="))
     driver.press(page, "Cancel")
     said = page.get_by_text("This forecast was cancelled")
-    expect(said).to_be_visible(timeout=driver.PATIENCE)
+    expect(said).to_be_visible()
     driver.no_traceback(page)

@@ -61,11 +61,11 @@ def answer_and_save(page, server):
     expect(page.get_by_text("01/02/2024 is 2 January 2024")).to_be_visible()
     assert stored(server.workspace) == {}
     driver.press(page, "Day first")
-    expect(driver.button(page, "Save")).to_be_visible(timeout=driver.PATIENCE)
+    expect(driver.button(page, "Save")).to_be_visible()
     driver.settle(page)
     assert stored(server.workspace) == {}
     driver.press(page, "Save")
-    expect(driver.chart(page, "candles")).to_be_visible(timeout=driver.PATIENCE)
+    expect(driver.chart(page, "candles")).to_be_visible()
     driver.settle(page)
     row = stored(server.workspace)["german"]
     assert (f"{row.first:%Y-%m-%d}", row.bars) == ("2024-02-01", 12)
@@ -76,7 +76,7 @@ def repair_and_undo(page, server, shoot):
     driver.upload(page, "spoiled.csv", spoiled_csv())
     expect(page.get_by_text("Quality poor").first).to_be_visible()
     driver.press(page, "Save")
-    expect(driver.chart(page, "candles")).to_be_visible(timeout=driver.PATIENCE)
+    expect(driver.chart(page, "candles")).to_be_visible()
     driver.settle(page)
     before = stored(server.workspace)["spoiled"]
     driver.open_tab(page, "Quality")
@@ -87,11 +87,11 @@ def repair_and_undo(page, server, shoot):
     assert stored(server.workspace)["spoiled"].data_hash == before.data_hash
     shoot("quality")
     driver.press(page, "Apply 1 repair")
-    expect(page.get_by_text("Quality good").first).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("Quality good").first).to_be_visible()
     driver.settle(page)
     assert stored(server.workspace)["spoiled"].data_hash != before.data_hash
     driver.press(page, "Undo")
-    expect(page.get_by_text("Quality poor").first).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("Quality poor").first).to_be_visible()
     driver.settle(page)
     assert stored(server.workspace)["spoiled"].data_hash == before.data_hash
 
@@ -105,7 +105,7 @@ def choose_an_exchange(page, server):
     expect(page.get_by_text("not in use yet", exact=False)).to_be_visible()
     assert "2024-12-25" not in next_bars(page)  # Christmas
     driver.press(page, "Use this calendar")
-    expect(page.get_by_text("Chosen by you", exact=False)).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("Chosen by you", exact=False)).to_be_visible()
     driver.settle(page)
     assert stored(server.workspace)["spoiled"].calendar["exchange"] == "XNYS"
 

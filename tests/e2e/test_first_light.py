@@ -14,7 +14,7 @@ from tests.e2e import driver
 pytestmark = pytest.mark.browser
 
 BARS, PATHS, HORIZON = 700, 20, 10
-MINUTES = 60_000
+STEPS = 200  # of the preset Quick
 
 
 def hourly_csv() -> bytes:
@@ -41,7 +41,7 @@ def test_from_file_to_fan(page, server, shoot, tmp_path):
     watch_and_reload(page)
     wait_until_finished(page)
     page.reload()
-    points_beyond(page, 100)
+    assert driver.training_points(page, 0) == STEPS
     shoot("run")
     forecast_with_checkpoint(page, shoot)
     download_paths(page, tmp_path)
@@ -53,7 +53,7 @@ def upload_bars(page, server, shoot):
     driver.upload(page, "hourly.csv", hourly_csv())
     expect(page.get_by_text(f"{BARS} bars").first).to_be_visible()
     driver.press(page, "Save")
-    expect(driver.chart(page, "candles")).to_be_visible(timeout=driver.PATIENCE)
+    expect(driver.chart(page, "candles")).to_be_visible()
     driver.settle(page)
     assert "dataset=" in page.url
     candles = driver.chart(page, "candles").evaluate(
@@ -78,40 +78,28 @@ def queue_run(page, server, shoot):
     shoot("finetune")
     driver.no_traceback(page)
     driver.press(page, "Queue run")
-    page.wait_for_url(re.compile("run="), timeout=driver.PATIENCE)
+    page.wait_for_url(re.compile("run="))
 
 
 def watch_and_reload(page):
     """The curves of s1 and s2 grow on their own, survive a reload, and keep a zoom."""
-    grown = points_beyond(page, 0)
-    more = points_beyond(page, grown)
+    grown = driver.training_points(page, 0)
+    more = driver.training_points(page, min(grown, STEPS - 1))
     page.reload()
-    again = points_beyond(page, 0)
+    again = driver.training_points(page, 0)
     assert again >= more
     driver.zoom(page, "losses")
     zoomed = driver.shown_range(page, "losses")
-    points_beyond(page, again)
+    driver.training_points(page, min(again, STEPS - 1))
     assert driver.shown_range(page, "losses") == pytest.approx(zoomed)
     driver.no_traceback(page)
-
-
-def points_beyond(page, count: int) -> int:
-    """Waits until both training curves have more than `count` points; how many they have."""
-    expect(driver.chart(page, "losses")).to_be_visible(timeout=2 * MINUTES)
-    found = [0]
-    for _ in range(240):
-        found = driver.curve_lengths(page, "losses", "training")
-        if len(found) == 3 and min(found) > count:
-            return min(found)
-        page.wait_for_timeout(500)
-    raise AssertionError(f"the curves stay at {found} points, not beyond {count}")
 
 
 def wait_until_finished(page):
     """The page says so without being touched."""
     link = page.get_by_role("link", name=re.compile("Forecast with it"))
-    expect(link).to_be_visible(timeout=6 * MINUTES)
-    expect(page.locator("span").filter(has_text="Finished").first).to_be_visible()
+    expect(link).to_be_visible()
+    driver.expect_state(page, "Finished")
     driver.settle(page)
     assert min(driver.curve_lengths(page, "losses", "validation")) >= 2
 
@@ -124,8 +112,8 @@ def forecast_with_checkpoint(page, shoot):
     driver.fill_number(page, "Horizon", HORIZON)
     driver.fill_number(page, "Paths", PATHS)
     driver.press(page, "Draw")
-    page.wait_for_url(re.compile("forecast="), timeout=driver.PATIENCE)
-    expect(driver.chart(page, "fan")).to_be_visible(timeout=2 * MINUTES)
+    page.wait_for_url(re.compile("forecast="))
+    expect(driver.chart(page, "fan")).to_be_visible()
     driver.settle(page)
     assert driver.curve_lengths(page, "fan", "median") == [HORIZON + 1]
     expect(page.get_by_text(f"{HORIZON} actual bars drawn over the fan")).to_be_visible()
@@ -134,7 +122,7 @@ def forecast_with_checkpoint(page, shoot):
 
 def download_paths(page, tmp_path: Path):
     driver.open_tab(page, "Download")
-    with page.expect_download(timeout=driver.PATIENCE) as waiting:
+    with page.expect_download() as waiting:
         driver.press(page, "CSV")
     target = tmp_path / "paths.csv"
     waiting.value.save_as(target)
@@ -152,7 +140,7 @@ def test_three_clicks_from_nothing_to_a_fan(page, server, shoot):
     driver.press(page, "Open S&P 500")
     driver.settle(page)
     driver.press(page, "Draw a fan")
-    expect(driver.chart(page, "fan")).to_be_visible(timeout=2 * MINUTES)
+    expect(driver.chart(page, "fan")).to_be_visible()
     driver.settle(page)
     assert driver.curve_lengths(page, "fan", "median") == [49]
     shoot("first-fan")
@@ -170,7 +158,7 @@ def test_nothing_is_fetched_from_elsewhere(page, server):
     pages = ("", "datasets", "models", "finetune", "runs", "forecast", "compare", "teacher_forcing")
     for name in pages:
         page.goto(f"{server.url}/{name}")
-        expect(page.get_by_role("heading", level=1).first).to_be_visible(timeout=driver.PATIENCE)
+        expect(page.get_by_role("heading", level=1).first).to_be_visible()
         driver.settle(page)
         driver.no_traceback(page)
     assert [url for url in elsewhere if not url.startswith(own)] == []
@@ -179,20 +167,20 @@ def test_nothing_is_fetched_from_elsewhere(page, server):
 def test_delete_asks_first(page, server):
     driver.open_page(page, f"{server.url}/datasets", "Datasets")
     driver.press(page, "Open the S&P 500 sample")
-    expect(driver.chart(page, "candles")).to_be_visible(timeout=driver.PATIENCE)
+    expect(driver.chart(page, "candles")).to_be_visible()
     driver.settle(page)
     driver.press(page, "Delete")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("5,031 bars will be gone")
     dialog.get_by_role("button", name="Delete").click()
-    expect(page.get_by_text("No bars yet", exact=False)).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("No bars yet", exact=False)).to_be_visible()
     driver.no_traceback(page)
 
 
 def test_full_history_is_drawn_merged(page, server):
     driver.open_page(page, f"{server.url}/datasets", "Datasets")
     driver.press(page, "Open the S&P 500 sample")
-    expect(driver.chart(page, "candles")).to_be_visible(timeout=driver.PATIENCE)
+    expect(driver.chart(page, "candles")).to_be_visible()
     driver.press_segment(page, "All")
     merged = math.ceil(5031 / math.ceil(5031 / 1500))
     expect(page.get_by_text(f"drawn as {merged:,} merged bars", exact=False)).to_be_visible()

@@ -12,8 +12,6 @@ from tests.e2e import driver
 
 pytestmark = pytest.mark.browser
 
-MINUTE = 60_000
-
 
 def test_two_runs_in_turn(page, server, shoot):
     store = Store(Settings(workspace=server.workspace, database_url=""))
@@ -26,21 +24,21 @@ def test_two_runs_in_turn(page, server, shoot):
     expect(page.get_by_role("spinbutton", name="Context (bars)")).to_have_value("48")
     driver.press_segment(page, "True s1")
     second = queue(page, "second")
-    expect(page.get_by_text("number 1 of 1 in the queue")).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("number 1 of 1 in the queue")).to_be_visible()
 
     watch(page, server, first)
     driver.press(page, "Stop")
-    expect_state(page, "Stopped")
+    driver.expect_state(page, "Stopped")
     watch(page, server, second)
 
     page.goto(f"{server.url}/runs?run={first}")
     driver.press(page, "Resume")
-    expect(page.get_by_text("number 1 of 1 in the queue")).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_text("number 1 of 1 in the queue")).to_be_visible()
     page.goto(f"{server.url}/runs?run={second}")
     driver.press(page, "Stop")
-    expect_state(page, "Stopped")
+    driver.expect_state(page, "Stopped")
     page.goto(f"{server.url}/runs?run={first}")
-    expect_state(page, "Running")
+    driver.expect_state(page, "Running")
     driver.no_traceback(page)
 
     compare(page, server, shoot)
@@ -57,7 +55,7 @@ def set_up(page, server):
     ):
         driver.fill_number(page, label, value)
     driver.press(page, "Measure time and memory")
-    expect(page.get_by_text("Time, estimated")).to_be_visible(timeout=3 * MINUTE)
+    expect(page.get_by_text("Time, estimated")).to_be_visible()
     expect(page.get_by_text("checks passed")).to_be_visible()
     driver.no_traceback(page)
 
@@ -66,26 +64,15 @@ def queue(page, name: str) -> str:
     """Queues the run and waits for its page. -> id of the run"""
     driver.fill_text(page, "Name of the run", name)
     driver.press(page, "Queue run")
-    page.wait_for_url(re.compile("run="), timeout=driver.PATIENCE)
-    expect(page.get_by_role("heading", name=name, level=1)).to_be_visible(timeout=driver.PATIENCE)
+    page.wait_for_url(re.compile("run="))
+    expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
     return page.url.partition("run=")[2].partition("&")[0]
 
 
 def watch(page, server, run_id: str):
     """Waits until the curves of the run have appeared."""
     page.goto(f"{server.url}/runs?run={run_id}")
-    expect(driver.chart(page, "losses")).to_be_visible(timeout=2 * MINUTE)
-    for _ in range(120):
-        found = driver.curve_lengths(page, "losses", "training")
-        if len(found) == 3 and min(found) > 5:
-            return
-        page.wait_for_timeout(500)
-    raise AssertionError("no training curves appeared")
-
-
-def expect_state(page, word: str):
-    badge = page.locator("span").filter(has_text=re.compile(f"{word}$")).first
-    expect(badge).to_be_visible(timeout=2 * MINUTE)
+    driver.training_points(page)
 
 
 def compare(page, server, shoot):
@@ -95,8 +82,8 @@ def compare(page, server, shoot):
         driver.tick_row(page, "runs-table", row)
         driver.settle(page)
     driver.press(page, "Compare 2 runs")
-    expect(page.get_by_role("heading", name="Compare runs")).to_be_visible(timeout=driver.PATIENCE)
-    expect(driver.chart(page, "compare")).to_be_visible(timeout=driver.PATIENCE)
+    expect(page.get_by_role("heading", name="Compare runs")).to_be_visible()
+    expect(driver.chart(page, "compare")).to_be_visible()
     driver.settle(page)
     for name in ("first", "second"):
         assert max(driver.curve_lengths(page, "compare", name)) > 5
