@@ -38,7 +38,7 @@ types: dev
 	$(BIN)/mypy
 
 unit: dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # Fine-tuning killed at 50 random moments; KILLS=200 for more.
 KILLS ?= 50

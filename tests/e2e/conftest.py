@@ -29,12 +29,20 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[driver.Server]:
+    """One dashboard for all tests of a process: its start takes seconds."""
+    folder = tmp_path_factory.mktemp("served")
+    with driver.serving(folder / "workspace", folder / "server.log") as server:
+        yield server
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[driver.Server]:
-    """The dashboard over an empty workspace."""
-    with driver.serving(tmp_path / "workspace", tmp_path / "server.log") as served:
-        yield served
-    driver.end_workers(served.workspace)
+def server(served: driver.Server) -> Iterator[driver.Server]:
+    """The dashboard over a workspace without data, models of its own, runs and forecasts."""
+    served.start()
+    yield served
+    driver.clear(served.workspace)
 
 
 @pytest.fixture

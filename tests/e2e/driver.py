@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Error, Locator, Page, expect
 
-from app.services import runs
+from app.jobs.supervisor import Supervisor, worker_of
+from app.services import datasets, forecasts, models, runs
 from app.settings import Settings
 from app.storage import Store
-from app.storage.models import ACTIVE_STATES
+from app.storage.models import ACTIVE_STATES, PENDING_FORECAST_STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("KRONOS_TEST_CHROMIUM", "/usr/bin/chromium")
@@ -58,7 +58,10 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Starts it and waits until it is healthy; RuntimeError with its log otherwise."""
+        """Starts it, unless it runs, and waits until it is healthy; RuntimeError with its log
+        otherwise."""
+        if self.process is not None:
+            return
         command = [sys.executable, "-m", "streamlit", "run", self.entry]
         command += ["--server.port", str(self.port), "--server.headless", "true"]
         environment = os.environ | {"KRONOS_WORKSPACE": str(self.workspace), "OMP_NUM_THREADS": "1"}
@@ -100,16 +103,40 @@ class Server:
         self.process = None
 
 
-def end_workers(workspace: Path) -> None:
-    """Ends the workers that a failed test left: runs outlive their server on purpose."""
+def clear(workspace: Path) -> None:
+    """Takes away all that a test left there, running or not; the built-in model stays."""
     store = Store(Settings(workspace=workspace, database_url=""))
     try:
+        _end_runs(store)
+        for forecast in forecasts.list_forecasts(store):
+            if forecast.state in PENDING_FORECAST_STATES:
+                forecasts.cancel(store, forecast.id)
+            forecasts.delete(store, forecast.id)
         for run in runs.list_runs(store):
-            if run.state in ACTIVE_STATES and run.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(run.pid, signal.SIGKILL)
+            runs.delete(store, run.id)
+        for model in models.list_models(store):
+            if model.kind != "builtin":
+                models.delete(store, model.id, force=True)
+        for dataset in datasets.list_datasets(store):
+            datasets.delete(store, dataset.id, force=True)
     finally:
         store.close()
+
+
+def _end_runs(store: Store) -> None:
+    """Runs outlive their server on purpose: their processes are ended, then their rows."""
+    for run in runs.list_runs(store):
+        if run.state == "queued":
+            runs.cancel(store, run.id)
+    watcher = Supervisor(store)
+    for run in runs.list_runs(store):
+        if run.state in ACTIVE_STATES and (worker := worker_of(run)):
+            watcher.launcher.kill(worker)
+    deadline = time.monotonic() + PATIENCE
+    while any(run.state in ACTIVE_STATES for run in runs.list_runs(store)):
+        assert time.monotonic() < deadline, "a run without a process is still active"
+        watcher.reconcile()
+        time.sleep(0.2)
 
 
 @contextmanager

@@ -7,14 +7,13 @@ import pandas as pd
 import pytest
 from playwright.sync_api import expect
 
-from app.services import datasets, models
+from app.services import datasets
 from app.settings import Settings
 from app.storage import Store
 from kronos_core.data.bars import Series
 from tests.e2e import driver
 
-# One server for all of them: they look at different things in it.
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("compare")]
+pytestmark = pytest.mark.browser
 
 SERIES = 12
 
@@ -36,24 +35,20 @@ def bars(seed: int) -> pd.DataFrame:
     return frame.assign(amount=frame["volume"] * frame["close"])
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
+@pytest.fixture
+def twelve(server):
     """A dashboard with twelve daily series."""
-    folder = tmp_path_factory.mktemp("compare")
-    store = Store(Settings(workspace=folder / "workspace", database_url=""))
-    store.migrate()
-    models.ensure_builtin(store)
+    store = Store(Settings(workspace=server.workspace, database_url=""))
     day = pd.Timedelta(days=1)
     for number in range(SERIES):
         series = Series(frame=bars(number), interval=day, timezone="UTC")
         datasets.add(store, series, name=f"Stock {number + 1}", source="upload")
     store.close()
-    with driver.serving(folder / "workspace", folder / "server.log") as server:
-        yield server
+    return server
 
 
-def test_a_past_origin_with_the_actual_bars_over_the_fan(page, served, shoot, tmp_path):
-    driver.open_page(page, f"{served.url}/forecast", "Forecast")
+def test_a_past_origin_with_the_actual_bars_over_the_fan(page, twelve, shoot, tmp_path):
+    driver.open_page(page, f"{twelve.url}/forecast", "Forecast")
     for label, value in (("Bars before the end", 24), ("Horizon", 12)):
         driver.fill_number(page, label, value)
     expect(page.get_by_text("Drawing takes about")).to_be_visible()
@@ -80,8 +75,8 @@ def test_a_past_origin_with_the_actual_bars_over_the_fan(page, served, shoot, tm
     driver.no_traceback(page)
 
 
-def test_three_temperatures_side_by_side(page, served, shoot):
-    driver.open_page(page, f"{served.url}/compare", "Compare")
+def test_three_temperatures_side_by_side(page, twelve, shoot):
+    driver.open_page(page, f"{twelve.url}/compare", "Compare")
     driver.press(page, "Compare three temperatures")
     chart = driver.chart(page, "fans")
     labels = [f"temperature {value}" for value in ("0.6", "1.0", "1.4")]
@@ -102,8 +97,8 @@ def test_three_temperatures_side_by_side(page, served, shoot):
     driver.no_traceback(page)
 
 
-def test_twelve_series_in_one_job(page, served, shoot, tmp_path):
-    driver.open_page(page, f"{served.url}/compare?show=Many+series", "Compare")
+def test_twelve_series_in_one_job(page, twelve, shoot, tmp_path):
+    driver.open_page(page, f"{twelve.url}/compare?show=Many+series", "Compare")
     driver.fill_number(page, "Horizon", 16)
     driver.press(page, "Forecast all")
     page.wait_for_url(re.compile("batch="))
@@ -121,8 +116,8 @@ def test_twelve_series_in_one_job(page, served, shoot, tmp_path):
     driver.no_traceback(page)
 
 
-def test_a_long_forecast_is_cancelled(page, served):
-    driver.open_page(page, f"{served.url}/forecast", "Forecast")
+def test_a_long_forecast_is_cancelled(page, twelve):
+    driver.open_page(page, f"{twelve.url}/forecast", "Forecast")
     driver.fill_number(page, "Horizon", 1024)
     driver.fill_number(page, "Paths", 1000)
     driver.press(page, "Draw")

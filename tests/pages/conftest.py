@@ -1,5 +1,6 @@
 """Pages run by Streamlit's own test harness, each test over an empty workspace."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,8 +20,9 @@ OpenPage = Callable[..., AppTest]
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """The store that the pages open, on an empty workspace."""
+    shutil.copytree(migrated, tmp_path / "workspace")
     monkeypatch.setenv("KRONOS_WORKSPACE", str(tmp_path / "workspace"))
     monkeypatch.delenv("KRONOS_DATABASE_URL", raising=False)
     get_settings.cache_clear()
