@@ -3,6 +3,7 @@
 Shape letters: K paths of a chunk, P context bars, H horizon, C=6 channels.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -272,6 +273,12 @@ def _totals(batches: Sequence[Batch], horizon: int, progress: Progress | None) -
         yield report
 
 
+@functools.cache
+def _torch_version() -> str:
+    """From the package's files, whose reading takes a millisecond or two."""
+    return metadata.version("torch")
+
+
 def _provenance(bundle: Bundle, context: pd.DataFrame) -> dict[str, str]:
     return {
         "model": bundle.name,
@@ -279,5 +286,5 @@ def _provenance(bundle: Bundle, context: pd.DataFrame) -> dict[str, str]:
         "s2_rotary": bundle.s2_rotary,
         "data_hash": bars_hash(context),
         "device": bundle.device.type,
-        "torch": metadata.version("torch"),
+        "torch": _torch_version(),
     }

@@ -212,7 +212,7 @@ def prefill(weights: FusedPredictor, s1_ids: Tensor, s2_ids: Tensor, time: Tenso
     layers = []
     for block in weights.blocks:
         queries, keys, values = block.heads(x, turns[block.table])
-        layers.append((keys, values))
+        layers.append((keys.contiguous(), values.contiguous()))  # they are read at every step
         x = block.finish(x, F.scaled_dot_product_attention(queries, keys, values, is_causal=True))
     hidden = weights.norm(x)
     layers.append(weights.source(hidden, turns[weights.cross_table]))
