@@ -74,7 +74,8 @@ def interval_of(timestamps: pd.DatetimeIndex) -> pd.Timedelta:
         raise DataError(
             f"An interval needs at least two bars, got {len(timestamps)}. Add more bars."
         )
-    steps = np.diff(_nanoseconds(timestamps))
+    # Unsigned: a gap of three centuries would overflow.
+    steps = np.diff(_nanoseconds(timestamps).view(np.uint64))
     if (steps == steps[0]).all():  # sorting a million equal steps takes longer than reading them
         return pd.Timedelta(int(steps[0]), unit="ns")
     lengths, counts = np.unique(steps, return_counts=True)
@@ -138,7 +139,8 @@ def check_order(stamps: pd.DatetimeIndex) -> None:
     if stamps.hasnans:
         row = int(np.flatnonzero(stamps.isna())[0])
         raise DataError(f"Row {row} has no timestamp. Fill it in or drop the row.")
-    wrong = np.flatnonzero(np.diff(_nanoseconds(stamps)) <= 0)
+    instants = _nanoseconds(stamps)
+    wrong = np.flatnonzero(instants[1:] <= instants[:-1])  # a difference may overflow
     if wrong.size == 0:
         return
     row = int(wrong[0]) + 1

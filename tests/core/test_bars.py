@@ -13,6 +13,7 @@ from kronos_core.data.bars import (
     DataError,
     as_bars,
     bars_hash,
+    check_order,
     interval_of,
     make_series,
 )
@@ -94,6 +95,14 @@ def test_the_interval_is_the_most_frequent_step() -> None:
     assert interval_of(stamps) == pd.Timedelta(days=1)
     with pytest.raises(DataError, match="at least two"):
         interval_of(stamps[:1])
+
+
+def test_a_gap_of_centuries_overflows_nothing() -> None:
+    stamps = pd.DatetimeIndex(["1700-01-01", "2200-01-01", "2200-01-02"], tz="UTC")
+    check_order(stamps)
+    assert interval_of(stamps) == pd.Timedelta(days=1)
+    with pytest.raises(DataError, match="not sorted: row 1"):
+        check_order(stamps[::-1])
 
 
 def test_the_hash_depends_on_instants_and_values_only() -> None:
