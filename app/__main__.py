@@ -75,6 +75,10 @@ def forecast(
         str | None,
         typer.Option(help="Last context bar: its number from 0, or a date; else the last bar."),
     ] = None,
+    calendar: Annotated[
+        str | None,
+        typer.Option(help="XNYS, 24/7, 24/5 or 09:30-16:00 on weekdays; else the dataset's own."),
+    ] = None,
 ) -> None:
     """Draw sample paths and write them: path, step, timestamp, open … amount.
 
@@ -97,6 +101,7 @@ def forecast(
             top_k=top_k,
             top_p=top_p,
             dtype=dtype,
+            calendar=forecast_commands.chosen_calendar(store, dataset[0], calendar),
         )
         if len(dataset) > 1:
             origins = [None if origin is None else _origin(store, one, origin) for one in dataset]

@@ -1,10 +1,11 @@
 """The commands about data: bringing bars in, their quality, repairs and calendar."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import pandas as pd
 import typer
 
 from app.services import dataset_care, dataset_checks, dataset_fetch, datasets
@@ -17,8 +18,10 @@ from kronos_core.data import calendars
 from kronos_core.data.dialects import Reading
 from kronos_core.data.findings import Finding
 from kronos_core.data.repair import REPAIRS, RepairStep
+from kronos_core.data.synthetic import SyntheticSettings
 
 cli = typer.Typer()
+Parsed = TypeVar("Parsed")
 Name = Annotated[str, typer.Argument(help="Name or id of the dataset.")]
 NewName = Annotated[str | None, typer.Option("--name", help="Name of the new dataset.")]
 
@@ -110,6 +113,49 @@ def sample(
     """Add a bundled sample as a dataset."""
     with workspace() as store:
         _report(datasets.add_sample(store, key))
+
+
+@cli.command()
+def synthetic(
+    bars: Annotated[int, typer.Option(help="How many.")] = 2000,
+    interval: Annotated[str, typer.Option(help="Such as 5min, 4h or 1D.")] = "1D",
+    start: Annotated[str, typer.Option(help="Time of the first bar (UTC).")] = "2020-01-01",
+    first_price: Annotated[float, typer.Option(help="Open of the first bar.")] = 100.0,
+    drift: Annotated[float, typer.Option(help="Mean growth a year: 0.05 is 5 %.")] = 0.05,
+    volatility: Annotated[float, typer.Option(help="Of a year's return: 0.2 is 20 %.")] = 0.2,
+    clustering: Annotated[float, typer.Option(help="Of volatility, 0 to 2.")] = 0.5,
+    cycle: Annotated[float, typer.Option(help="Of volume over a day, 0 to 1.")] = 0.5,
+    jumps: Annotated[float, typer.Option(help="Chance that a bar jumps, 0 to 1.")] = 0.005,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same bars.")] = 0,
+    name: NewName = None,
+) -> None:
+    """Make bars by a random walk and store them as a dataset."""
+    settings = SyntheticSettings(
+        bars=bars,
+        interval=_parsed("--interval", interval, pd.Timedelta, "5min, 4h or 1D"),
+        start=_parsed("--start", start, _utc, "2020-01-01 or 2020-01-01 09:30"),
+        first_price=first_price,
+        drift=drift,
+        volatility=volatility,
+        clustering=clustering,
+        cycle=cycle,
+        jumps=jumps,
+        seed=seed,
+    )
+    with workspace() as store:
+        _report(datasets.add_synthetic(store, settings, name=name or f"Synthetic {seed}"))
+
+
+def _utc(text: str) -> pd.Timestamp:
+    stamp = pd.Timestamp(text)
+    return stamp.tz_localize("UTC") if stamp.tz is None else stamp
+
+
+def _parsed(option: str, text: str, parse: Callable[[str], Parsed], example: str) -> Parsed:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ServiceError(f"{option} {text}: write it as {example}.") from error
 
 
 @cli.command()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import typer
@@ -9,6 +10,18 @@ import typer
 from app.services import batches, datasets
 from app.services.forecasts import ForecastRequest
 from app.storage import Store
+from kronos_core.data.calendars import Calendar, exchange, weekly
+
+
+def chosen_calendar(store: Store, dataset: str, text: str | None) -> dict[str, Any] | None:
+    """What `--calendar` names, hours in this dataset's zone; None leaves it to each dataset."""
+    if text is None:
+        return None
+    zone = datasets.get(store, dataset).timezone
+    if "/" in text:
+        return Calendar.from_dict({"kind": text, "timezone": zone}).to_dict()
+    chosen = weekly(zone, text) if ":" in text else exchange(text.upper())
+    return chosen.to_dict()
 
 
 def draw_many(

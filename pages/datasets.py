@@ -13,6 +13,7 @@ from app.ui import (
     fetch_form,
     forecast_view,
     resources,
+    synthetic_form,
     upload,
     upload_reading,
 )
@@ -65,7 +66,7 @@ def add_panel(*, opened: bool) -> None:
     with st.expander("Add data", expanded=opened, icon=":material/add:"):
         way = st.segmented_control(
             "Where the bars come from",
-            ["Upload", "Yahoo", "Crypto", "Sample"],
+            list(WAYS),
             default="Upload",
             required=True,
             key="add-way",
@@ -73,8 +74,7 @@ def add_panel(*, opened: bool) -> None:
         )
         if way != "Upload":
             upload.leave(key="add")
-        ways = {"Upload": uploaded, "Yahoo": yahoo, "Crypto": crypto, "Sample": sample}
-        added = ways[way]()
+        added = WAYS[way]()
     if added:
         show(added)
 
@@ -93,6 +93,19 @@ def crypto() -> Dataset | None:
 
 def sample() -> Dataset | None:
     return upload.sample_buttons(workspace, key="add")
+
+
+def synthetic() -> Dataset | None:
+    return synthetic_form.synthetic(workspace)
+
+
+WAYS = {
+    "Upload": uploaded,
+    "Yahoo": yahoo,
+    "Crypto": crypto,
+    "Sample": sample,
+    "Synthetic": synthetic,
+}
 
 
 def overview_table(rows: list[Dataset], chosen: Dataset) -> None:

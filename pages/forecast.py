@@ -13,6 +13,7 @@ from app.ui import (
     charts,
     charts_paths,
     components,
+    dataset_calendar,
     forecast_tabs,
     forecast_view,
     resources,
@@ -67,6 +68,10 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
     with places[5].popover("Sampling", icon=":material/settings:", width="stretch"):
         same = shown and (dataset, model) == (shown.dataset_id, shown.model_id)
         rare = sampling_form.sampling(settings if same else {}, f"{suffix}-{dataset}-{model}")
+        known = settings.get("calendar") if shown and dataset == shown.dataset_id else None
+        rare["calendar"] = dataset_calendar.for_forecast(
+            workspace, data, known, key=f"{suffix}-{dataset}"
+        )
     label, icon = "Draw", ":material/insights:"
     lengths = {"origin_index": origin, "horizon": horizon, "paths": paths}
     request = ForecastRequest(dataset_id=dataset, model_id=model, **lengths, **rare)
@@ -316,7 +321,10 @@ def calendar_words(row: Row) -> str:
     if not row.summary or "calendar" not in row.summary:
         return fmt.NONE
     known = row.summary["calendar"]
-    return Calendar.from_dict(known).title if known else "all bars are known"
+    if not known:
+        return "all bars are known"
+    chosen = ", chosen for this forecast" if row.settings.get("calendar") else ""
+    return f"{Calendar.from_dict(known).title}{chosen}"
 
 
 def stored_forecasts(shown: Row | None) -> None:

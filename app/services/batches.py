@@ -104,8 +104,8 @@ def _check(requests: Sequence[ForecastRequest]) -> None:
     names = [request.dataset_id for request in requests]
     if doubled := {name for name in names if names.count(name) > 1}:
         raise ServiceError(f"{', '.join(sorted(doubled))} is named twice. Name each dataset once.")
-    shared = {replace(request, dataset_id="", origin_index=None) for request in requests}
-    if len(shared) > 1:
+    first, *others = (replace(request, dataset_id="", origin_index=None) for request in requests)
+    if any(other != first for other in others):
         raise ServiceError("The series of one job share all settings but their origin.")
 
 

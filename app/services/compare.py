@@ -11,6 +11,7 @@ from app.services import datasets, forecasts, models
 from app.services.errors import ServiceError
 from app.storage.models import Forecast
 from app.storage.session import Store
+from kronos_core.data.calendars import Calendar
 from kronos_core.evaluation.metrics import Scores
 from kronos_core.forecast import forecast as core
 
@@ -25,6 +26,7 @@ _TITLES = {
     "top_p": "top-p",
     "top_k": "top-k",
     "dtype": "number format",
+    "calendar": "calendar",
     "paths": "paths",
     "seed": "seed",
     "model_hash": "weights",
@@ -114,9 +116,14 @@ def _settings(store: Store, row: Forecast) -> dict[str, Any]:
         "dataset": datasets.get(store, row.dataset_id).name,
         "model": models.get(store, row.model_id).name,
         "dtype": values["dtype"] or "float32",
+        "calendar": _calendar(values["calendar"]),
         "model_hash": row.model_hash[:10],
         "data_hash": row.data_hash[:10],
     }
+
+
+def _calendar(chosen: dict[str, Any] | None) -> str:
+    return Calendar.from_dict(chosen).title if chosen else "of the dataset"
 
 
 def _words(name: str, value: Any) -> str:

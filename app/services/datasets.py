@@ -31,6 +31,7 @@ from kronos_core.data.decoding import to_utf8
 from kronos_core.data.dialects import Reading, inspect_bars
 from kronos_core.data.findings import QualityReport
 from kronos_core.data.samples import SAMPLES, load_sample
+from kronos_core.data.synthetic import SyntheticSettings, make_synthetic
 
 MEGABYTE = 1024 * 1024
 _HEAD_BYTES = 1 << 16
@@ -104,9 +105,9 @@ def add(
 ) -> Dataset:
     """Stores a series; the same bars under the same name are stored once.
 
-    source: "upload", "sample", "yahoo", "crypto" or "resampled". reading: see `described`.
-    calendar: a chosen one, as `Calendar.to_dict` gives it. report: on these bars with this
-    calendar, if there is one already. ServiceError if other bars have that name.
+    source: "upload", "sample", "yahoo", "crypto", "synthetic" or "resampled". reading: see
+    `described`. calendar: a chosen one, as `Calendar.to_dict` gives it. report: on these bars with
+    this calendar, if there is one already. ServiceError if other bars have that name.
     """
     name = clean_name(name, "dataset")
     report = report or report_on(series, calendar)
@@ -163,6 +164,16 @@ def add_sample(store: Store, key: str) -> Dataset:
     provenance = {"sample": key, "origin": data.source}
     name = free_name(data.title, taken)
     return add(store, series, name=name, source="sample", provenance=provenance)
+
+
+def add_synthetic(store: Store, settings: SyntheticSettings, *, name: str) -> Dataset:
+    """Stores the bars that these settings make, with the settings, so that they can be made again.
+
+    ServiceError if other bars have that name.
+    """
+    provenance = {"synthetic": settings.to_dict()}
+    series = make_synthetic(settings)
+    return add(store, series, name=name, source="synthetic", provenance=provenance)
 
 
 def get(store: Store, id_or_name: str) -> Dataset:

@@ -1,5 +1,6 @@
 """What may be asked of a forecast: the request, its checks, and the row that is queued."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,12 +8,14 @@ import pandas as pd
 
 from app.jobs.launchers import this_process
 from app.services import datasets, memory, models
+from app.services.dataset_checks import explained
 from app.services.errors import ServiceError
 from app.services.shared import LONGEST_NAME, clean_name
 from app.services.status import version
 from app.storage.files import StorageError
 from app.storage.models import Dataset, Forecast, Model
 from app.storage.session import Store
+from kronos_core.data.calendars import Calendar
 from kronos_core.forecast.forecaster import DTYPES, context_length
 from kronos_core.forecast.sampling import SamplingConfig
 from kronos_core.model.zoo import resolve_device
@@ -22,7 +25,9 @@ from kronos_core.model.zoo import resolve_device
 class ForecastRequest:
     """What to draw. origin_index: the last context bar, counted from 0; None is the last bar.
     context: bars given to the model; None leaves the choice to it. Both lengths in bars.
-    dtype: "float32", or "bfloat16" for the predictor."""
+    dtype: "float32", or "bfloat16" for the predictor.
+    calendar: what stamps the bars that are not known yet, as `Calendar.to_dict` gives it; None is
+    the dataset's own."""
 
     dataset_id: str
     model_id: str
@@ -35,6 +40,7 @@ class ForecastRequest:
     top_k: int | None = None
     top_p: float | None = None
     dtype: str = "float32"
+    calendar: Mapping[str, Any] | None = None
     name: str | None = None
 
     def sampling(self) -> SamplingConfig:
@@ -65,6 +71,7 @@ def prepare(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
         "context": context,
         **request.sampling().to_dict(),
         "dtype": request.dtype,
+        "calendar": _calendar(request),
         **marks,
         "process": asdict(this_process()),
     }
@@ -113,6 +120,7 @@ def _check(
             f"The origin must be one of the {dataset.bars} bars of {dataset.name} "
             f"(0 to {dataset.bars - 1}), got {origin}."
         )
+    _calendar(request)
     context = _context(request, origin, model)
     memory.need(store, model, [context], request.horizon, request.paths, request.dtype)
     return origin, context
@@ -139,6 +147,14 @@ def _context(request: ForecastRequest, origin: int, model: Model) -> int:
             f"{wanted or 2}. Choose a later origin or a shorter context."
         )
     return context_length(known, request.horizon, model.max_context, wanted)
+
+
+def _calendar(request: ForecastRequest) -> dict[str, Any] | None:
+    """The chosen calendar as it is stored. ServiceError names the field that makes no sense."""
+    if request.calendar is None:
+        return None
+    with explained():
+        return Calendar.from_dict(request.calendar).to_dict()
 
 
 def read_bars(store: Store, data_hash: str, timezone: str) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +142,8 @@ def inputs(store: Store, row: Forecast) -> Inputs:
     dataset = datasets.get(store, row.dataset_id)
     bars = read_bars(store, row.data_hash, dataset.timezone)
     origin = row.settings["origin_index"]
-    future, calendar = _future(dataset, bars, origin, row.settings["horizon"])
+    chosen = row.settings.get("calendar") or dataset.calendar
+    future, calendar = _future(dataset, bars, origin, row.settings["horizon"], chosen)
     # Nothing after the origin goes any further than its timestamps, which calendars know.
     return Inputs(bars.iloc[: origin + 1].reset_index(drop=True), future, calendar)
 
@@ -177,11 +178,16 @@ def bundle_of(store: Store, model: Model) -> Bundle:
 
 
 def _future(
-    dataset: Dataset, bars: pd.DataFrame, origin: int, horizon: int
+    dataset: Dataset,
+    bars: pd.DataFrame,
+    origin: int,
+    horizon: int,
+    chosen: Mapping[str, Any] | None,
 ) -> tuple[pd.DatetimeIndex, Calendar | None]:
-    """The known timestamps after the origin, then those of the dataset's calendar. -> [horizon]
+    """The known timestamps after the origin, then those of the calendar. -> [horizon]
 
-    The calendar is None where all timestamps are known.
+    chosen: the calendar, None where nobody chose one. The one that is returned is None where all
+    timestamps are known.
     """
     stamps = pd.DatetimeIndex(bars["timestamps"][: origin + 1 + horizon])
     known = stamps[origin + 1 :]
@@ -193,7 +199,7 @@ def _future(
         interval=interval_of(stamps),
         timezone=dataset.timezone,
     )
-    calendar, _ = calendar_for(past, dataset.calendar)
+    calendar, _ = calendar_for(past, chosen)
     return pd.DatetimeIndex(known.append(calendar.future(stamps, horizon - len(known)))), calendar
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -68,7 +70,7 @@ def time_labels(timestamps: pd.DatetimeIndex, seconds: float) -> list[str]:
     The hour that a clock change repeats carries its offset, since two bars of one name would
     share a place on an ordinal axis.
     """
-    labels = [fmt.bar_time(stamp, seconds) for stamp in timestamps]
+    labels = bar_times(timestamps, seconds)
     repeated = {label for label, times in Counter(labels).items() if times > 1}
     if not repeated:
         return labels
@@ -78,12 +80,31 @@ def time_labels(timestamps: pd.DatetimeIndex, seconds: float) -> list[str]:
     ]
 
 
+def bar_times(timestamps: pd.DatetimeIndex, seconds: float) -> list[str]:
+    """`fmt.bar_time` of all stamps at once, many times faster than one by one."""
+    unit: Literal["D", "m", "s"] = "D" if seconds >= 86_400 else "m" if seconds >= 60 else "s"
+    texts = np.datetime_as_string(timestamps.tz_localize(None).to_numpy(), unit=unit)
+    return [text.replace("T", " ") for text in texts.tolist()]
+
+
+def bar_moments(timestamps: pd.DatetimeIndex, seconds: float) -> list[str]:
+    """`fmt.bar_moment` of all stamps."""
+    times = bar_times(timestamps, seconds)
+    names = map(fmt.zone_name, timestamps)
+    return [f"{time} {name}" for time, name in zip(times, names, strict=True)]
+
+
+def as_labels(texts: Sequence[str]) -> npt.NDArray[np.object_]:
+    """Texts as Plotly takes them at once; it would look into each element of a list."""
+    return np.array(texts, dtype=object)
+
+
 def ordinal_axis(labels: Sequence[str], nticks: int = 8) -> dict[str, Any]:
     """A gap-free axis: one place a bar, in order, labelled with its real time."""
     return {
         "type": "category",
         "categoryorder": "array",
-        "categoryarray": list(labels),
+        "categoryarray": as_labels(labels),
         "range": [-0.75, len(labels) - 0.25],
         "nticks": nticks,
         "tickangle": 0,

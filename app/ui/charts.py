@@ -18,6 +18,8 @@ from app.ui.chart_style import (
     CLEAR,
     QUIET,
     Palette,
+    as_labels,
+    bar_moments,
     finish,
     ordinal_axis,
     step_seconds,
@@ -42,10 +44,16 @@ def merge_bars(frame: pd.DataFrame, limit: int = DISPLAY_BARS) -> pd.DataFrame:
     factor = -(-len(frame) // limit)
     if factor <= 1:
         return frame
-    rules = {"timestamps": "first", "open": "first", "high": "max", "low": "min"}
-    rules |= {"close": "last", "volume": "sum", "amount": "sum"}
-    groups = np.arange(len(frame)) // factor
-    return frame.groupby(groups).agg(rules).reset_index(drop=True)
+    starts = np.arange(0, len(frame), factor)
+    ends = np.append(starts[1:], len(frame)) - 1
+    merged = frame[["timestamps", "open"]].iloc[starts].reset_index(drop=True)
+    # Reduced over slices: grouping a million rows takes several times longer.
+    merged["high"] = np.maximum.reduceat(frame["high"].to_numpy(), starts)
+    merged["low"] = np.minimum.reduceat(frame["low"].to_numpy(), starts)
+    merged["close"] = frame["close"].to_numpy()[ends]
+    for channel in ("volume", "amount"):
+        merged[channel] = np.add.reduceat(frame[channel].to_numpy(), starts)
+    return merged
 
 
 def candles(frame: pd.DataFrame, *, colours: Palette, entity: str, height: int = 440) -> go.Figure:
@@ -76,7 +84,7 @@ def candle_trace(
 ) -> go.Candlestick:
     """One candle a bar; the hover text names the time with its zone and every value."""
     return go.Candlestick(
-        x=list(labels),
+        x=as_labels(labels),
         open=frame["open"],
         high=frame["high"],
         low=frame["low"],
@@ -84,7 +92,7 @@ def candle_trace(
         name=name,
         increasing={"line": {"color": colours.up, "width": 1}, "fillcolor": colours.up},
         decreasing={"line": {"color": colours.down, "width": 1}, "fillcolor": colours.down},
-        hovertext=bar_texts(frame, decimals),
+        hovertext=as_labels(bar_texts(frame, decimals)),
         hoverinfo="text",
     )
 
@@ -92,14 +100,13 @@ def candle_trace(
 def bar_texts(frame: pd.DataFrame, decimals: int) -> list[str]:
     """Hover text of each bar."""
     stamps = pd.DatetimeIndex(frame["timestamps"])
-    seconds = step_seconds(stamps)
-    values = frame[[*PRICES, "volume"]].itertuples(index=False)
+    prices = ([fmt.price(value, decimals) for value in frame[name].tolist()] for name in PRICES)
+    volumes = [fmt.compact(value) for value in frame["volume"].tolist()]
+    moments = bar_moments(stamps, step_seconds(stamps))
     return [
-        f"<b>{fmt.bar_moment(stamp, seconds)}</b><br>"
-        f"open {fmt.price(row[0], decimals)} · high {fmt.price(row[1], decimals)}<br>"
-        f"low {fmt.price(row[2], decimals)} · close {fmt.price(row[3], decimals)}<br>"
-        f"volume {fmt.compact(row[4])}"
-        for stamp, row in zip(stamps, values, strict=True)
+        f"<b>{moment}</b><br>open {first} · high {high}<br>low {low} · close {close}<br>"
+        f"volume {volume}"
+        for moment, first, high, low, close, volume in zip(moments, *prices, volumes, strict=True)
     ]
 
 
@@ -109,7 +116,7 @@ def volume_trace(
     """Bars of a non-negative channel in the colour of their candle."""
     rising = (frame["close"] >= frame["open"]).to_numpy()
     return go.Bar(
-        x=list(labels),
+        x=as_labels(labels),
         y=frame[channel],
         name=channel,
         # Numbers with a scale of two colours: a name for each bar would be checked one by one.

@@ -1,4 +1,7 @@
-"""The Calendar tab: when the market is open, and which bars will be forecast next."""
+"""The Calendar tab: when the market is open, and which bars will be forecast next.
+
+The same controls choose the calendar of a single forecast.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from app.services import dataset_care
-from app.services.dataset_checks import Upcoming, upcoming
+from app.services.dataset_checks import Upcoming, calendar_for, upcoming
 from app.storage.models import Dataset
 from app.storage.session import Store
 from app.ui import components, resources
@@ -19,9 +22,14 @@ from kronos_core.data.exchanges import EXCHANGES
 
 NEXT_BARS = 10
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-WAYS = ("Automatic", "Exchange", "24/7", "24/5", "Own hours")
+CHOSEN_WAYS = ("Exchange", "24/7", "24/5", "Own hours")
+WAYS = ("Automatic", *CHOSEN_WAYS)
+OF_DATASET = "The dataset's own"
 WAY_OF_KIND = {"exchange": "Exchange", "24/7": "24/7", "24/5": "24/5", "sessions": "Own hours"}
 OFFICE = (*["09:30-16:00"] * 5, "", "")
+FORECAST_HELP = (
+    "Stamps the bars after the last known one, in this forecast alone; known bars keep their times."
+)
 HOURS_HELP = "Like 09:30-16:00, or 09:30-12:00 13:00-16:00 with a break; empty is closed."
 
 
@@ -61,29 +69,57 @@ def _choice(dataset: Dataset, current: Calendar) -> dict[str, Any] | None:
     )
     if way == "Automatic":
         return None
+    return _chosen(dataset, current, way, key=dataset.id)
+
+
+def for_forecast(
+    store: Store, dataset: Dataset, chosen: dict[str, Any] | None, *, key: str
+) -> dict[str, Any] | None:
+    """The calendar of one forecast, as ForecastRequest takes it; None is the dataset's own.
+
+    chosen: what the controls start with.
+    """
+    ways = (OF_DATASET, *CHOSEN_WAYS)
+    start = ways.index(WAY_OF_KIND[chosen["kind"]]) if chosen else 0
+    way = st.selectbox("Calendar", ways, index=start, key=f"calendar-way-{key}", help=FORECAST_HELP)
+    if way == OF_DATASET:
+        return None
+    if chosen is not None:
+        current = Calendar.from_dict(chosen)
+    else:
+        current, _ = calendar_for(resources.series(store, dataset), dataset.calendar)
+    return _chosen(dataset, current, way, key=key, days_a_row=2)
+
+
+def _chosen(
+    dataset: Dataset, current: Calendar, way: str, *, key: str, days_a_row: int = 4
+) -> dict[str, Any]:
+    """The calendar that the controls of one way say. current: what they start with."""
     if way == "Exchange":
-        return _exchange(dataset, current)
+        return _exchange(current, key)
     if way == "24/7":
         zone = current.timezone if current.kind == way else dataset.timezone
         return Calendar(kind="24/7", timezone=zone).to_dict()
-    return _own_hours(dataset, current, way)
+    return _own_hours(dataset, current, way, key, days_a_row)
 
 
-def _exchange(dataset: Dataset, current: Calendar) -> dict[str, Any]:
+def _exchange(current: Calendar, key: str) -> dict[str, Any]:
     codes = list(EXCHANGES)
     code = st.selectbox(
         "Exchange",
         codes,
         index=codes.index(current.exchange) if current.exchange else 0,
         format_func=lambda code: f"{EXCHANGES[code].title} ({code})",
-        key=f"calendar-exchange-{dataset.id}",
+        key=f"calendar-exchange-{key}",
         help="With its holidays, half days and lunch breaks.",
     )
-    closed = _closed(dataset, current)
+    closed = _closed(current, key)
     return {**Calendar(kind="exchange", exchange=code).to_dict(), "closed": closed}
 
 
-def _own_hours(dataset: Dataset, current: Calendar, way: str) -> dict[str, Any]:
+def _own_hours(
+    dataset: Dataset, current: Calendar, way: str, key: str, days_a_row: int
+) -> dict[str, Any]:
     kind = "24/5" if way == "24/5" else "sessions"
     usual = CURRENCY_HOURS if kind == "24/5" else OFFICE
     hours = current.hours if current.kind == kind else usual
@@ -95,27 +131,25 @@ def _own_hours(dataset: Dataset, current: Calendar, way: str) -> dict[str, Any]:
         "Time zone of the hours",
         zones,
         index=zones.index(zone),
-        key=f"calendar-zone-{dataset.id}-{kind}",
+        key=f"calendar-zone-{key}-{kind}",
     )
     typed = [
         column.text_input(
-            day, hours[place], key=f"calendar-{kind}-{day}-{dataset.id}", help=HOURS_HELP
+            DAYS[place], hours[place], key=f"calendar-{kind}-{DAYS[place]}-{key}", help=HOURS_HELP
         )
-        for columns in (range(4), range(4, 7))
-        for place, day, column in zip(
-            columns, [DAYS[at] for at in columns], st.columns(4), strict=False
-        )
+        for first in range(0, len(DAYS), days_a_row)
+        for place, column in zip(range(first, len(DAYS)), st.columns(days_a_row), strict=False)
     ]
-    closed = _closed(dataset, current)
+    closed = _closed(current, key)
     return {"kind": kind, "timezone": zone, "exchange": None, "hours": typed, "closed": closed}
 
 
-def _closed(dataset: Dataset, current: Calendar) -> list[str]:
+def _closed(current: Calendar, key: str) -> list[str]:
     text = st.text_input(
         "Further closed days",
         ", ".join(current.closed),
         placeholder="2026-12-24, 2026-12-31",
-        key=f"calendar-closed-{dataset.id}",
+        key=f"calendar-closed-{key}",
     )
     return sorted({day.strip() for day in text.split(",") if day.strip()})
 

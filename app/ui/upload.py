@@ -132,7 +132,7 @@ def _preview(store: Store, draft: Draft, *, save: bool) -> None:
         filter(None, (shown.reading.name, upload_reading.told(shown.reading.choices)))
     )
     head.markdown(f"{title}  \n:small[{fmt.plain(told)}]")
-    _series_line(shown.series)
+    series_line(shown.series)
     raw, read = st.columns(2)
     with raw:
         st.caption("First rows as they are in the file")
@@ -173,7 +173,8 @@ def _shown_place(draft: Draft, candidates: list[Candidate]) -> int:
     return place
 
 
-def _series_line(series: Series) -> None:
+def series_line(series: Series) -> None:
+    """How many bars, how long, from when to when."""
     frame, seconds = series.frame, series.interval.total_seconds()
     first, last = frame["timestamps"].iloc[0], frame["timestamps"].iloc[-1]
     st.markdown(

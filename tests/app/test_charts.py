@@ -17,7 +17,15 @@ from app.ui import (
     run_view,
     teaching,
 )
-from app.ui.chart_style import PALETTES, ordinal_axis, palette, time_labels
+from app.ui import format as fmt
+from app.ui.chart_style import (
+    PALETTES,
+    bar_moments,
+    bar_times,
+    ordinal_axis,
+    palette,
+    time_labels,
+)
 from kronos_core.forecast.forecast import Forecast
 from kronos_core.training.teacher_forcing import Schedule, TeacherForcing, Unit
 
@@ -74,6 +82,23 @@ def test_merged_bars_keep_every_extreme():
 def test_few_bars_are_drawn_as_they_are():
     frame = bars(300)
     assert charts.merge_bars(frame) is frame
+
+
+@pytest.mark.parametrize("count", [11, 12, 13])
+def test_merged_bars_are_what_grouping_gives(count):
+    frame = bars(count)
+    rules = {"timestamps": "first", "open": "first", "high": "max", "low": "min", "close": "last"}
+    groups = frame.groupby(np.arange(count) // 3)
+    expected = groups.agg({**rules, "volume": "sum", "amount": "sum"})
+    pd.testing.assert_frame_equal(charts.merge_bars(frame, 5), expected)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata"])
+@pytest.mark.parametrize(("freq", "seconds"), [("D", 86_400), ("7h", 25_200), ("5s", 5)])
+def test_times_at_once_are_those_one_by_one(freq, seconds, zone):
+    stamps = pd.date_range("2024-10-20 03:10", periods=100, freq=freq, tz=zone)
+    assert bar_times(stamps, seconds) == [fmt.bar_time(stamp, seconds) for stamp in stamps]
+    assert bar_moments(stamps, seconds) == [fmt.bar_moment(stamp, seconds) for stamp in stamps]
 
 
 def test_axis_is_ordinal_in_order_and_without_gaps():

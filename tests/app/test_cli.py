@@ -15,6 +15,7 @@ from app.services import datasets, forecasts, models, run_plans, runs
 from app.storage import Store, repository
 from app.storage.models import Dataset, Model, Run
 from kronos_core.data.bars import Series
+from kronos_core.data.calendars import Calendar
 from kronos_core.training.config import TrainingConfig
 
 Invoke = Callable[..., Result]
@@ -280,6 +281,24 @@ def test_the_origin_is_a_number_or_a_moment_on_the_datasets_clock(
 
 
 @pytest.mark.parametrize(
+    ("text", "title"),
+    [("xnys", "XNYS"), ("24/7", "24/7"), ("09:30-16:00", "weekdays 09:30–16:00")],
+)
+def test_a_calendar_of_its_own(
+    invoke: Invoke,
+    store: Store,
+    dataset: Dataset,
+    model: Model,
+    tmp_path: Path,
+    text: str,
+    title: str,
+) -> None:
+    succeeded(invoke(*DRAW, "--out", tmp_path / "paths.csv", "--calendar", text))
+    (row,) = forecasts.list_forecasts(store)
+    assert Calendar.from_dict(row.settings["calendar"]).title == title
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--out", "paths.json"), "paths.json"),
@@ -287,6 +306,8 @@ def test_the_origin_is_a_number_or_a_moment_on_the_datasets_clock(
         (("--out", "paths.csv", "--origin", "soon"), "'soon'"),
         (("--out", "paths.csv", "--origin", "1999-01-01"), "before the first bar"),
         (("--out", "paths.csv", "--top-p", "2"), "Top_p"),
+        (("--out", "paths.csv", "--calendar", "XMARS"), "XMARS"),
+        (("--out", "paths.csv", "--calendar", "9:30 to 16:00"), "9:30 to 16:00"),
     ],
 )
 def test_impossible_forecasts_are_one_line(

@@ -199,3 +199,31 @@ def test_fetching_searching_and_refreshing(
     assert lines[1].strip().startswith("4 new bars")
     datasets.add_sample(store, "sp500")
     assert "did not come from a source" in error_line(invoke("refresh", "S&P 500"))
+
+
+# ---------------------------------------------------------------- making bars
+
+
+def test_synthetic_bars_by_their_options(invoke: Invoke, store: Store) -> None:
+    words = ("--bars", 300, "--interval", "1h", "--volatility", 0.8, "--seed", 7)
+    lines = succeeded(invoke("synthetic", *words, "--start", "2024-01-01 09:30"))
+    assert lines[0].startswith("Synthetic 7: 300 bars, 2024-01-01 to 2024-01-13")
+    row = datasets.get(store, "Synthetic 7")
+    told = row.provenance["synthetic"]
+    assert (told["volatility"], told["interval"]) == (0.8, 3600)
+    assert told["start"] == "2024-01-01T09:30:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--interval", "soon"), "--interval soon: write it as 5min, 4h or 1D."),
+        (("--start", "soon"), "--start soon: write it as 2020-01-01"),
+        (("--jumps", 2), "jumps must be between 0 and 1, got 2"),
+    ],
+)
+def test_impossible_synthetic_settings_are_one_line(
+    invoke: Invoke, store: Store, options: tuple[str, ...], message: str
+) -> None:
+    assert message in error_line(invoke("synthetic", *options))
+    assert datasets.list_datasets(store) == []

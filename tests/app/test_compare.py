@@ -80,6 +80,9 @@ def test_the_setting_that_differs_is_the_label(store: Store, base: ForecastReque
     assert compare.labels(store, rows) == ["temperature 0.5", "temperature 1.0"]
     rows += drawn(store, replace(base, context=16), "seed", [3, 3 + 1])
     assert compare.labels(store, rows)[2] == "context 16, temperature 1.0, seed 3"
+    own = forecasts.run_now(store, replace(base, origin_index=None, calendar={"kind": "24/7"}))
+    plain = forecasts.run_now(store, replace(base, origin_index=None))
+    assert compare.labels(store, [own, plain]) == ["calendar 24/7", "calendar of the dataset"]
     same = [rows[0], rows[0]]
     first, second = compare.labels(store, same)
     assert first != second

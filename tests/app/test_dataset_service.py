@@ -16,6 +16,7 @@ from app.storage.models import Dataset, Forecast, Model, Run
 from kronos_core.data.bars import DataError, Series, interval_of
 from kronos_core.data.calendars import Calendar
 from kronos_core.data.choices import AmbiguityError, ReadingChoices
+from kronos_core.data.synthetic import SyntheticSettings
 
 MakeBars = Callable[..., pd.DataFrame]
 
@@ -110,6 +111,19 @@ def test_samples_are_added_once(store: Store) -> None:
     assert datasets.add_sample(store, "sp500").id == sample.id
     with pytest.raises(DataError, match="sp500, nasdaq"):
         datasets.add_sample(store, "dax")
+
+
+def test_synthetic_bars_keep_their_settings(store: Store) -> None:
+    settings = SyntheticSettings(bars=200, interval=pd.Timedelta(hours=1), seed=7)
+    row = datasets.add_synthetic(store, settings, name="Walk")
+    assert (row.source, row.bars, row.interval_seconds) == ("synthetic", 200, 3600)
+    assert row.provenance["synthetic"] == settings.to_dict()
+    assert row.findings == ["A random walk (seed 7): no market is behind these bars."]
+    assert datasets.calendar_title(row) == "24/7"
+    again = datasets.add_synthetic(store, settings, name="Walk")
+    assert again.id == row.id
+    with pytest.raises(ServiceError, match="Walk"):
+        datasets.add_synthetic(store, SyntheticSettings(bars=200, seed=8), name="Walk")
 
 
 def test_a_sample_gives_way_to_a_users_name(store: Store, series: Series) -> None:

@@ -18,7 +18,7 @@ from app.services.forecasts import ForecastRequest
 from app.storage import Store, repository
 from app.storage.models import Dataset, Forecast, Model
 from kronos_core.data.bars import CHANNELS, PRICES, Series, make_series
-from kronos_core.data.calendars import future_timestamps, weekly
+from kronos_core.data.calendars import Calendar, future_timestamps, weekly
 
 PENDING = ("queued", "running")
 MakeBars = Callable[..., pd.DataFrame]
@@ -318,6 +318,34 @@ def test_a_chosen_calendar_places_the_bars(store: Store, dataset: Dataset, model
     stamps = forecasts.load(store, row).timestamps
     assert set(stamps.hour) <= set(range(9, 18))
     assert set(stamps.day_of_week) <= {0, 1, 2, 3, 4}
+
+
+def test_a_forecast_may_have_a_calendar_of_its_own(store: Store, model: Model) -> None:
+    dataset = datasets.add_sample(store, "sp500")  # ends on 31 December 2018, a Monday
+    chosen = {"kind": "24/7", "closed": ["2019-01-03"]}
+    request = ForecastRequest(
+        dataset_id=dataset.id, model_id=model.id, horizon=5, paths=2, calendar=chosen
+    )
+    row = forecasts.run_now(store, request)
+    days = forecasts.load(store, row).timestamps.strftime("%m-%d").tolist()
+    assert days == ["01-01", "01-02", "01-04", "01-05", "01-06"]
+    assert row.settings["calendar"] == Calendar.from_dict(chosen).to_dict()
+    assert row.summary is not None
+    assert row.summary["calendar"] == row.settings["calendar"]
+    assert datasets.get(store, dataset.id).calendar is None
+    # Known bars keep their times: only what lies after them follows the calendar.
+    earlier = forecasts.run_now(store, replace(request, origin_index=dataset.bars - 3))
+    days = forecasts.load(store, earlier).timestamps.strftime("%m-%d").tolist()
+    assert days == ["12-28", "12-31", "01-01", "01-02", "01-04"]
+
+
+def test_an_impossible_calendar_is_refused_before_the_draw(
+    store: Store, request_: ForecastRequest
+) -> None:
+    wrong = {"kind": "sessions", "hours": ["nine to five", *[""] * 6]}
+    with pytest.raises(ServiceError, match="nine to five"):
+        forecasts.submit(store, replace(request_, calendar=wrong))
+    assert forecasts.list_forecasts(store) == []
 
 
 @pytest.mark.parametrize(

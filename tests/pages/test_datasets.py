@@ -66,6 +66,37 @@ def test_file_above_the_limit_names_limit_and_remedy(open_page, store, monkeypat
     assert "KRONOS_MAX_UPLOAD_MB" in text
 
 
+def test_synthetic_bars_are_previewed_and_stored_on_save_only(open_page, store):
+    page = open_page("datasets")
+    page.segmented_control(key="add-way").set_value("Synthetic")
+    checked(page.run())
+    page.number_input(key="synthetic-bars").set_value(300)
+    page.selectbox(key="synthetic-interval").set_value("1 h")
+    page.number_input(key="synthetic-volatility").set_value(80.0)
+    page.number_input(key="synthetic-seed").set_value(7)
+    checked(page.run())
+    assert "300 bars" in words(page)
+    assert page.get("plotly_chart")
+    assert datasets.list_datasets(store) == []
+    button(page, "Save").click()
+    checked(page.run())
+    (row,) = datasets.list_datasets(store)
+    assert (row.name, row.source, row.bars) == ("Synthetic 7", "synthetic", 300)
+    told = row.provenance["synthetic"]
+    assert (told["volatility"], told["interval"], told["seed"]) == (0.8, 3600, 7)
+    assert page.query_params["dataset"] == row.id
+
+
+def test_synthetic_settings_that_run_out_of_bounds_are_explained(open_page, store):
+    page = open_page("datasets")
+    page.segmented_control(key="add-way").set_value("Synthetic")
+    checked(page.run())
+    page.number_input(key="synthetic-bars").set_value(100_000)
+    checked(page.run())
+    assert "between the years" in page.error[0].value
+    assert "Save" not in [found.label for found in page.button]
+
+
 def test_url_names_the_dataset_shown(open_page, store, sample):
     other = datasets.add_sample(store, "nasdaq")
     page = open_page("datasets", dataset=sample.id)

@@ -5,7 +5,7 @@ import pytest
 from app.services import datasets, forecasts, memory
 from app.ui import export
 from kronos_core.data.bars import CHANNELS
-from tests.pages.helpers import button, checked, settled, words
+from tests.pages.helpers import button, checked, field, settled, words
 
 
 def number(page, label: str):
@@ -150,6 +150,39 @@ def test_settings_beyond_the_fields_can_still_be_looked_at(open_page, store, sam
     assert row.state == "finished", row.reason
     page = open_page("forecast", forecast=row.id)
     assert "fan" in charts(page)
+
+
+def test_a_calendar_for_this_forecast_alone(open_page, store, sample):
+    page = open_page("forecast", dataset=sample.id)
+    number(page, "Horizon").set_value(4)
+    number(page, "Paths").set_value(3)
+    assert field(page.selectbox, "Calendar").value == "The dataset's own"
+    field(page.selectbox, "Calendar").set_value("Own hours")
+    checked(page.run())
+    field(page.text_input, "Monday").set_value("nine to five")
+    button(page, "Draw").click()
+    checked(page.run())
+    assert "nine to five" in page.error[0].value
+    assert forecasts.list_forecasts(store) == []
+    field(page.text_input, "Monday").set_value("09:30-16:00")
+    field(page.text_input, "Further closed days").set_value("2019-01-02")
+    button(page, "Draw").click()
+    checked(page.run())
+    row = settled(store, page.query_params["forecast"])
+    assert row.state == "finished", row.reason
+    days = forecasts.load(store, row).timestamps.strftime("%m-%d").tolist()
+    assert days == ["01-01", "01-03", "01-04", "01-07"]
+    assert datasets.get(store, sample.id).calendar is None
+    page = open_page("forecast", forecast=row.id, tab="Settings")
+    assert field(page.selectbox, "Calendar").value == "Own hours"
+    assert field(page.text_input, "Further closed days").value == "2019-01-02"
+    facts = "".join(item.proto.body for item in page.get("html"))
+    assert "chosen for this forecast" in facts
+    button(page, "Draw").click()
+    checked(page.run())
+    again = settled(store, page.query_params["forecast"])
+    assert again.id != row.id
+    assert again.settings["calendar"] == row.settings["calendar"]
 
 
 def test_delete(open_page, store, drawn):
