@@ -342,7 +342,8 @@ def _other_choices(
         yield other
     if dialect.lots and made.volume_factor is None and made.amount_factor is None:
         volume, amount = dialect.lots
-        sentence = f"Scale volume by {volume:g} (lots) and amount by {amount:g} (thousands)."
+        also = f" and amount by {amount:g} (thousands)" if amount != 1 else ""
+        sentence = f"Scale volume by {volume:g} (lots){also}."
         yield sentence, replace(made, volume_factor=volume, amount_factor=amount)
     if dialect.timezone and made.timezone is None:
         yield f"Take the times as {dialect.timezone}.", replace(made, timezone=dialect.timezone)

@@ -114,8 +114,10 @@ _DIALECTS = (
     Dialect("Investing.com (German)", _known_by("datum zuletzt eroffn"), "DMY", ","),
     Dialect("Ariva", _known_by("datum erster schlusskurs"), "DMY", ","),
     Dialect("Nasdaq", _known_by("date close/last"), "MDY", "."),
-    Dialect("akshare", _known_by("日期 开盘 收盘"), timezone="Asia/Shanghai"),
-    Dialect("akshare minutes", _known_by("时间 开盘 收盘"), timezone="Asia/Shanghai"),
+    Dialect("akshare", _known_by("日期 开盘 收盘"), timezone="Asia/Shanghai", lots=(100.0, 1.0)),
+    Dialect(
+        "akshare minutes", _known_by("时间 开盘 收盘"), timezone="Asia/Shanghai", lots=(100.0, 1.0)
+    ),
     Dialect(
         "Tushare",
         _known_by("ts_code trade_date vol"),

@@ -202,6 +202,11 @@ def _lots_note(bars: _Bars, choices: ReadingChoices) -> list[str]:
     ):
         return []
     lot, thousand = dialect.lots
+    if thousand == 1:
+        return [
+            f"{dialect.name} counts the volume of mainland shares in lots of {lot:g}; it is kept "
+            f"as it is. Scale it by {lot:g} to have shares."
+        ]
     return [
         f"{dialect.name} counts volume in lots of {lot:g} and amount in thousands; both are kept "
         f"as they are. Scale them by {lot:g} and {thousand:g} to have shares and currency."

@@ -164,10 +164,26 @@ def test_lots_are_said_and_scaled_on_request() -> None:
     assert "The volume was multiplied by 100." in scaled.findings
 
 
+@pytest.mark.parametrize("name", ["akshare_daily.csv", "akshare_minutes.csv"])
+def test_lots_without_thousands(name: str) -> None:
+    content = content_of(name)
+    (reading,) = inspect_bars(content)
+    assert any("mainland shares in lots of 100" in note for note in reading.findings)
+    offer = next(other for other in reading.alternatives if "lots" in other.sentence)
+    assert offer.sentence == "Scale volume by 100 (lots)."
+    (kept,), (scaled,) = reading.series, read_bars(content, mapping=offer.choices)
+    # As in the file, an average price of a share comes out.
+    price = scaled.frame["amount"] / scaled.frame["volume"]
+    assert price.between(scaled.frame["low"] * 0.99, scaled.frame["high"] * 1.01).all()
+    assert (scaled.frame["amount"] == kept.frame["amount"]).all()
+    assert (scaled.frame["volume"] == kept.frame["volume"] * 100).all()
+
+
 def test_a_time_zone_is_a_choice() -> None:
     content = content_of("akshare_minutes.csv")
     (reading,) = inspect_bars(content)
-    (local,) = read_bars(content, mapping=reading.alternatives[0].choices)
+    zoned = next(other for other in reading.alternatives if "Shanghai" in other.sentence)
+    (local,) = read_bars(content, mapping=zoned.choices)
     assert local.timezone == "Asia/Shanghai"
     assert local.frame["timestamps"][0] == pd.Timestamp("2024-01-02 01:31", tz="UTC")
     assert "Times carry no time zone and are taken as Asia/Shanghai." in local.findings
