@@ -49,6 +49,7 @@ bench: dev
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.reading
+	$(BIN)/python -m benchmarks.pages
 
 # Files damaged in 2000 ways; `make test` tries 200.
 fuzz: dev

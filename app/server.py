@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 
 from app.jobs.supervisor import Supervisor  # noqa: E402
-from app.jobs.threads import short_jobs  # noqa: E402
+from app.jobs.threads import download_jobs, short_jobs  # noqa: E402
 from app.logs import log_to_stderr  # noqa: E402
 from app.services import forecasts, models, status  # noqa: E402
 from app.services.errors import ServiceError  # noqa: E402
@@ -52,6 +52,7 @@ def open_workspace() -> tuple[Store, Supervisor]:
 def close_workspace(store: Store, supervisor: Supervisor) -> None:
     """Ends this server's threads; workers go on, and the next server finds them again."""
     supervisor.close()
+    download_jobs().close()
     short_jobs().close()
     store.close()
     log.info("Server stopped; runs continue in their own processes")

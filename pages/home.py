@@ -79,12 +79,13 @@ def running() -> None:
 
 def run_row(run: Run) -> None:
     progress = run_memory.glance(workspace, run).progress(workspace, run)
-    left = f" · {fmt.duration(progress.eta_seconds)} left" if progress.eta_seconds else ""
-    text = f"{components.state_word(run.state)} · step {run.step:,} of {run.total_steps:,}{left}"
+    parts = [components.state_word(run.state), f"step {run.step:,} of {run.total_steps:,}"]
+    if left := components.time_left(progress):
+        parts.append(left)
     name, bar = st.columns([1, 3], vertical_alignment="center")
     with name:
         components.link("runs", fmt.plain(run.name), ":material/monitoring:", run=run.id)
-    bar.progress(progress.fraction, text)
+    bar.progress(progress.fraction, " · ".join(parts))
 
 
 def latest_forecasts() -> None:

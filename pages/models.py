@@ -10,6 +10,7 @@ from app.ui import components
 from app.ui import format as fmt
 from app.ui.resources import store
 
+POLL_SECONDS = 0.5
 workspace = store()
 
 
@@ -86,7 +87,10 @@ def released() -> None:
         "Larger models by the authors of Kronos, fetched once from Hugging Face; "
         "without a network you can place the files by hand."
     )
+    # Asked before the rows, so that a download which ends in between is seen as a model.
+    tasks = {name: models.download_task(workspace, name) for name in models.RELEASED}
     for entry, model in models.released(workspace):
+        task = tasks[entry.name]
         with st.container(border=True, horizontal=True, vertical_alignment="center"):
             st.markdown(
                 f"**{entry.title}** · {fmt.compact(entry.parameters)} parameters · "
@@ -95,20 +99,26 @@ def released() -> None:
             )
             if model is not None:
                 st.badge("Downloaded", icon=":material/check:", color="green")
+            elif task is not None and task.pending:
+                st.fragment(downloading, run_every=POLL_SECONDS)(entry.name)
             elif st.button("Download", icon=":material/download:", key=f"get-{entry.name}"):
-                download(entry.name, entry.title)
+                models.start_download(workspace, entry.name)
+                st.rerun()
+        if model is None and task is not None and task.state == "failed":
+            components.show_problem(task.reason or f"{entry.title} could not be downloaded.")
 
 
-def download(name: str, title: str) -> None:
-    with components.problems():
-        with st.status(f"Downloading {title}", expanded=True) as state:
-            bar = st.progress(0.0)
-            models.download(
-                workspace,
-                name,
-                lambda done, total: bar.progress(done / total, f"{done} of {total} files"),
-            )
-            state.update(label=f"{title} is here", state="complete")
+def downloading(name: str) -> None:
+    """How far the download is; the page is drawn again once it has ended."""
+    task = models.download_task(workspace, name)
+    if task is None or not task.pending:
+        st.rerun()
+    words = "Waiting for another download" if task.state == "queued" else "Asking for the files"
+    if task.total:
+        words = f"{fmt.megabytes(task.done)} of {fmt.megabytes(task.total)}"
+    st.progress(task.done / max(task.total, 1), words, width=240)
+    if st.button("Cancel", icon=":material/close:", key=f"cancel-{name}"):
+        models.cancel_download(workspace, name)
         st.rerun()
 
 

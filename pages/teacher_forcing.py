@@ -126,7 +126,6 @@ def navigation() -> int:
 
 
 def go(step: int) -> None:
-    lab_view.forget_cancelling()
     st.session_state["lab-step"] = str(step)
 
 
@@ -194,8 +193,6 @@ def stretch(place: Place, branches: Fork, *, own: bool, shown: int) -> None:
 
 
 def dial(place: Place) -> None:
-    if lab_view.is_cancelled():
-        return
     words = st.container()
     epsilon = st.select_slider(
         "Ratio ε",
@@ -249,5 +246,6 @@ else:
     here = controls()
     number = navigation()
     with components.problems():
-        PICTURES[number - 1](here)
+        if not lab_view.is_cancelled(here, number):
+            PICTURES[number - 1](here)
     formulas(number)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from app.jobs.threads import ShortJobs, short_jobs
+from app.jobs.threads import ShortJobs, download_jobs, short_jobs
 from app.storage import StorageError
 from kronos_core.training.memory import OutOfMemory
 
@@ -54,18 +54,22 @@ def key_of(kind: str, inputs: Mapping[str, Any]) -> str:
 
 
 class Tasks:
-    """Jobs on the short-job thread, the latest ones kept."""
+    """Jobs on one thread, the latest ones kept."""
 
     def __init__(self, jobs: ShortJobs) -> None:
         self._jobs = jobs
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, key: str, work: Callable[[Report], Any]) -> str:
-        """Queues `work` unless it waits, runs or has been done already. -> key"""
+    def start(self, key: str, work: Callable[[Report], Any], *, again: bool = False) -> str:
+        """Queues `work` unless it waits, runs or has been done already. -> key
+
+        again: also when it has been done, where the result may be another by now.
+        """
+        kept = PENDING if again else (*PENDING, "finished")
         with self._lock:
             known = self._tasks.get(key)
-            if known is not None and known.state in (*PENDING, "finished"):
+            if known is not None and known.state in kept:
                 self._tasks.move_to_end(key)
                 return key
             self._tasks[key] = Task(key=key)
@@ -93,7 +97,9 @@ class Tasks:
             result = work(lambda done, total: self._report(key, done, total))
             self._move(key, state="finished", result=result)
         except Cancelled as error:
-            self._move(key, state="cancelled", reason=str(error))
+            # Who cancels says so at once, and may have started it again since.
+            if self._jobs.closing:
+                self._move(key, state="cancelled", reason=str(error))
         except Exception as error:
             log.exception("The short job %s failed", key)
             self._move(key, state="failed", reason=explain(error))
@@ -123,6 +129,12 @@ class Tasks:
 def tasks() -> Tasks:
     """The jobs of this process."""
     return Tasks(short_jobs())
+
+
+@lru_cache(maxsize=1)
+def download_tasks() -> Tasks:
+    """The downloads of this process."""
+    return Tasks(download_jobs())
 
 
 def explain(error: Exception) -> str:

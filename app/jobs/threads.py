@@ -17,8 +17,8 @@ KEPT_BUNDLES = 2
 class ShortJobs:
     """Runs jobs one after the other. A job must look at `closing` between its steps and end."""
 
-    def __init__(self, kept: int = KEPT_BUNDLES) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="short-jobs")
+    def __init__(self, name: str = "short-jobs", kept: int = KEPT_BUNDLES) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._bundles: OrderedDict[tuple[str, str], Bundle] = OrderedDict()
         self._lock = threading.Lock()
         self._kept = kept
@@ -61,3 +61,9 @@ def _logged(job: Callable[[], None]) -> None:
 def short_jobs() -> ShortJobs:
     """The short jobs of this process."""
     return ShortJobs()
+
+
+@lru_cache(maxsize=1)
+def download_jobs() -> ShortJobs:
+    """What waits for the network for minutes, and must not keep forecasts waiting."""
+    return ShortJobs("downloads")

@@ -85,7 +85,7 @@ def poll(key: str) -> Task | None:
 
 
 def cancel(key: str) -> None:
-    """Ends a task that waits, or that runs and reports progress, before its next step."""
+    """Ends a task that waits or runs before its next step."""
     tasks().cancel(key)
 
 
@@ -102,12 +102,12 @@ class _Question:
     options: dict[str, Any]
 
     def answer(self, report: Report) -> Any:
-        """The result; for the gap with progress by origin."""
-        gap = self.compute is exposure.exposure_gap
-        # What reports no steps of its own can be cancelled at least before it begins.
-        report(0, self.options["origins"] if gap else 1)
+        """The result; between the steps of its computation it can be cancelled."""
+        report(0, 1)
         bundle = bundle_of(self.store, self.model, self.store.settings.device)
+        report(0, 1)  # loading a large model takes seconds
         (bars,) = bars_of(self.store, [self.dataset])
+        gap = self.compute is exposure.exposure_gap
         window = self.stretch.context + self.stretch.horizon
         first = max(0, self.end + 1 - (LONGEST_GAP_BARS if gap else window))
         return self.compute(
@@ -116,7 +116,7 @@ class _Question:
             context=self.stretch.context,
             horizon=self.stretch.horizon,
             **self.options,
-            **({"progress": report} if gap else {}),
+            progress=report,
         )
 
 

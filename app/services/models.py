@@ -1,10 +1,10 @@
 """Models: the built-in one, released weights, imported folders and what fine-tuning made."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from app.jobs.bundles import bundle_source
+from app.jobs.tasks import Task, download_tasks, key_of
 from app.services.errors import ServiceError
 from app.services.shared import (
     check_deletable,
@@ -17,15 +17,19 @@ from app.services.shared import (
 )
 from app.storage import Store, repository
 from app.storage.models import Model, new_id
+from kronos_core.model.hub import Progress
 from kronos_core.model.zoo import ASSETS, ZOO, Bundle, ZooEntry, load_bundle, save_bundle
 from kronos_core.model.zoo import download as download_bundle
 
 __all__ = [
     "BUILTIN",
+    "RELEASED",
     "bundle_source",
+    "cancel_download",
     "delete",
     "dependents",
     "download",
+    "download_task",
     "ensure_builtin",
     "get",
     "import_folder",
@@ -33,16 +37,17 @@ __all__ = [
     "model_card",
     "released",
     "rename",
+    "start_download",
 ]
 
 BUILTIN = "kronos-nano"
+RELEASED = tuple(name for name, entry in ZOO.items() if not entry.embedded)
 KINDS = {
     "builtin": "comes with the workbench",
     "released": "released weights",
     "finetuned": "fine-tuned here",
     "imported": "imported from a folder",
 }
-_FILES_TO_FETCH = 4  # config and weights of the tokenizer, then of the predictor
 
 
 def ensure_builtin(store: Store) -> Model:
@@ -75,36 +80,52 @@ def get(store: Store, id_or_name: str) -> Model:
 def released(store: Store) -> list[tuple[ZooEntry, Model | None]]:
     """The released models, each with its row once it was downloaded."""
     with store.session(write=False) as session:
-        return [
-            (entry, repository.get(session, Model, name))
-            for name, entry in ZOO.items()
-            if not entry.embedded
-        ]
+        return [(ZOO[name], repository.get(session, Model, name)) for name in RELEASED]
 
 
-def download(store: Store, name: str, progress: Callable[[int, int], None] | None = None) -> Model:
+def start_download(store: Store, name: str) -> str:
+    """Fetches released weights on a thread of their own. -> key of the `Model`
+
+    Asking again while it runs starts nothing. ServiceError for a name that is not released.
+    """
+    _check_released(name)
+    key = _download_key(store, name)
+    # A model that was deleted since can be fetched anew.
+    return download_tasks().start(key, lambda report: download(store, name, report), again=True)
+
+
+def download_task(store: Store, name: str) -> Task | None:
+    """The download of this model as it is now, in bytes; None if none was started."""
+    return download_tasks().poll(_download_key(store, name))
+
+
+def cancel_download(store: Store, name: str) -> None:
+    """Ends the download at its next piece; nothing of it stays."""
+    download_tasks().cancel(_download_key(store, name))
+
+
+def _download_key(store: Store, name: str) -> str:
+    return key_of("download", {"workspace": str(store.files.root), "name": name})
+
+
+def _check_released(name: str) -> None:
+    if name not in RELEASED:
+        raise not_found(name, "released model", RELEASED)
+
+
+def download(store: Store, name: str, progress: Progress | None = None) -> Model:
     """Fetches released weights; a model that is here already is returned as it is.
 
-    progress(done, total) counts files. BundleError when they cannot be had, with what to do by
-    hand; ServiceError for a name that is not released.
+    progress hears (bytes here, bytes in all); raising there ends the download. BundleError when
+    they cannot be had, with what to do by hand; ServiceError for a name that is not released.
     """
-    names = [entry.name for entry, _ in released(store)]
-    if name not in names:
-        raise not_found(name, "released model", names)
+    _check_released(name)
     if known := _known(store, name):
         return known
-    folder = download_bundle(name, store.files.model_folder(name), _counting(progress))
+    folder = download_bundle(name, store.files.model_folder(name), progress)
     with store.session(write=False) as session:
         title = free_name(ZOO[name].title, repository.names(session, Model))
     return _register(store, name, title, "released", folder)
-
-
-def _counting(progress: Callable[[int, int], None] | None) -> Callable[[str], None] | None:
-    """Turns "this file comes next" into a count of the files that are done."""
-    if progress is None:
-        return None
-    done = iter(range(_FILES_TO_FETCH))
-    return lambda _file: progress(next(done, _FILES_TO_FETCH), _FILES_TO_FETCH)
 
 
 def import_folder(store: Store, path: str | Path, name: str) -> Model:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from app.jobs.tasks import Report, Task, key_of, tasks
+from app.jobs.tasks import Report, Task, tasks
 from app.jobs.threads import short_jobs
 from app.services import datasets as dataset_service
 from app.services import models
 from app.services.errors import ServiceError
-from app.services.run_records import config_of
+from app.services.run_records import config_of, probe_key
 from app.storage import Files, StorageError, Store
 from app.storage.models import Dataset, Model, Run
 from kronos_core.model.zoo import Bundle, resolve_device
@@ -194,8 +194,12 @@ def start_probe(
     config: TrainingConfig,
     datasets: Sequence[str] | None = None,
     dataset_id: str | None = None,
+    again: bool = False,
 ) -> str:
-    """Measures on the short-job thread. -> key for `probe_result`; equal settings are one job."""
+    """Measures on the short-job thread. -> key for `probe_result`; equal settings are one job.
+
+    again: also where it has been measured, as on a machine that was busy then.
+    """
     wanted = inputs_of(
         store, datasets=datasets, dataset_id=dataset_id, model_id=model_id, config=config
     )
@@ -206,19 +210,9 @@ def start_probe(
         report(1, 1)
         return measured
 
-    return tasks().start(probe_key(wanted), work)
-
-
-def probe_key(wanted: Inputs) -> str:
-    """The key under which a measurement of these inputs is kept."""
-    return key_of(
-        "probe",
-        {
-            "data": [row.data_hash for row in wanted.datasets],
-            "model": wanted.model.model_hash,
-            "config": wanted.config.to_dict(),
-        },
-    )
+    hashes = [row.data_hash for row in wanted.datasets]
+    key = probe_key(hashes, wanted.model.model_hash, wanted.config.to_dict())
+    return tasks().start(key, work, again=again)
 
 
 def probe_result(key: str) -> Task | None:

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from app.jobs.tasks import key_of, tasks
 from app.services.errors import ServiceError
 from app.storage import Store, repository
 from app.storage.models import ACTIVE_STATES, Run, RunEvent, RunMetric
-from kronos_core.training.config import TrainingConfig
+from kronos_core.training.config import TrainingConfig, tokenizer_share
+from kronos_core.training.probe import Probe
 
 RATE_WINDOW = timedelta(seconds=60)
 RECENT_ROWS = 2000
@@ -20,11 +22,16 @@ TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a run is: a fraction in 0..1, and its pace where it can be measured."""
+    """How far a run is: a fraction in 0..1, and its pace where it can be measured.
+
+    eta_seconds: what is left of the run; of its present stage alone where `stage_only`, since
+    nobody knows yet how long the next one takes.
+    """
 
     fraction: float
-    eta_seconds: float | None
-    steps_per_second: float | None
+    eta_seconds: float | None = None
+    stage_only: bool = False
+    steps_per_second: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,15 +124,36 @@ def _tail(path: Path) -> str:
 
 def progress(store: Store, run: Run, rows: Sequence[RunMetric] | None = None) -> Progress:
     """How far the run is and how long it still takes at the pace of its last minute. The pace is
-    that of the present attempt and stage alone. `rows`, if given, are the latest metric rows."""
+    that of the present attempt and stage alone; a stage that follows takes what a probe of the
+    same settings said. `rows`, if given, are the latest metric rows."""
     total = max(run.total_steps, 1)
     fraction = 1.0 if run.state == "finished" else min(run.step / total, 1.0)
     if run.state not in ACTIVE_STATES or run.started_at is None:
-        return Progress(fraction=fraction, eta_seconds=None, steps_per_second=None)
+        return Progress(fraction=fraction)
+    config = config_of(run)
+    stage = run.stage or ("predictor" if config.tokenizer is None else "tokenizer")
     known = _recent(store, run.id) if rows is None else rows
-    pace = _pace(known, run.started_at)
-    remaining = (run.total_steps - run.step) / pace if pace else None
-    return Progress(fraction=fraction, eta_seconds=remaining, steps_per_second=pace)
+    pace = _pace([row for row in known if row.stage == stage], run.started_at)
+    if not pace:
+        return Progress(fraction=fraction)
+    first = stage == "tokenizer"
+    steps = tokenizer_share(config, run.total_steps) if first else run.total_steps
+    probe = measured(run) if first else None
+    left = max(0, steps - run.step) / pace + (probe.predictor_seconds if probe else 0.0)
+    only = first and probe is None
+    return Progress(fraction=fraction, eta_seconds=left, stage_only=only, steps_per_second=pace)
+
+
+def probe_key(data_hashes: Sequence[str], model_hash: str, config: Mapping[str, Any]) -> str:
+    """The key under which a measurement of these inputs is kept."""
+    inputs = {"data": list(data_hashes), "model": model_hash, "config": dict(config)}
+    return key_of("probe", inputs)
+
+
+def measured(run: Run) -> Probe | None:
+    """What this server measured of a run like this one, if it did."""
+    task = tasks().poll(probe_key(run.data_hashes, run.model_hash, run.config))
+    return task.result if task is not None and task.state == "finished" else None
 
 
 def _recent(store: Store, run_id: str) -> list[RunMetric]:
@@ -134,16 +162,14 @@ def _recent(store: Store, run_id: str) -> list[RunMetric]:
 
 
 def _pace(rows: Sequence[RunMetric], since: datetime) -> float | None:
-    """Steps per second over the last minute of training rows recorded after `since`."""
-    present = [row for row in rows if row.split == "train" and row.recorded_at >= since]
-    if not present:
-        return None
-    # Steps count within their stage. Rows of one batch share a time, at which the last was taken.
-    stage = max(present, key=lambda row: row.recorded_at).stage
+    """Steps per second over the last minute of one stage's training rows after `since`."""
+    # Rows of one batch share a time, at which the last was taken.
     reached: dict[datetime, int] = {}
-    for row in present:
-        if row.stage == stage:
+    for row in rows:
+        if row.split == "train" and row.recorded_at >= since:
             reached[row.recorded_at] = max(row.step, reached.get(row.recorded_at, 0))
+    if not reached:
+        return None
     latest = max(reached)
     first = min(moment for moment in reached if latest - moment <= RATE_WINDOW)
     seconds = (latest - first).total_seconds()

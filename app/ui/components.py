@@ -14,6 +14,7 @@ import streamlit as st
 
 from app.services import datasets
 from app.services.errors import ServiceError
+from app.services.runs import Progress
 from app.services.status import Status
 from app.storage import Store
 from app.storage.models import ACTIVE_STATES, Run
@@ -104,6 +105,16 @@ def grade_badge(grade: str) -> None:
 def severity_icon(severity: str) -> str:
     """The icon of a finding, as Markdown."""
     return SEVERITY_LOOK[severity]
+
+
+def time_left(progress: Progress) -> str | None:
+    """How long a run still takes, and what of that is not known; None without a pace."""
+    if progress.eta_seconds is None:
+        return None
+    left = f"{fmt.duration(progress.eta_seconds)} left"
+    if progress.stage_only:
+        return f"{left} in the tokenizer stage, the predictor's time is not measured yet"
+    return left
 
 
 def toast_ended(run: Run) -> None:

@@ -83,6 +83,11 @@ def compact(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def megabytes(count: int) -> str:
+    """16400000 -> "16.4 MB"; 409000000 -> "409 MB"."""
+    return f"{count / 1e6:.1f} MB" if count < 1e8 else f"{count / 1e6:,.0f} MB"
+
+
 def loss(value: float | None) -> str:
     """Cross-entropy in nats with four digits after the point; a zero loss is shown, not hidden."""
     return NONE if value is None or not math.isfinite(value) else f"{value:.4f}"

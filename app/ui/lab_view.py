@@ -15,14 +15,13 @@ from app.services.lab import Stretch
 from app.storage.models import Dataset, Model
 from app.storage.session import Store
 from app.ui import components
-from app.ui import format as fmt
 from kronos_core.evaluation.exposure import Fork
 
 SHOWN_PAST, FEW_BARS = 40, 16
 PATIENCE_SECONDS = 0.6
 """Answers that come so soon are worth no progress bar."""
 POLL_SECONDS = 0.5
-_CANCELLED = "lab-cancelled"
+_ASKED, _CANCELLED = "lab-asked", "lab-cancelled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,26 +111,26 @@ def _waiting(keys: list[str]) -> None:
     done = sum(task.done for task in tasks if task)
     total = max(1, sum(task.total for task in tasks if task))
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
-        words = "Waiting for the model" if not done else f"{done} of {fmt.plural(total, 'origin')}"
+        words = f"Computing: {done / total:.0%}" if done else "Waiting for the model"
         st.progress(min(done / total, 1.0), words, width="stretch")
-        if st.button("Cancel", icon=":material/close:", key="lab-cancel"):
+        # The last step waits for two answers at once.
+        if st.button("Cancel", icon=":material/close:", key=f"lab-cancel-{keys[0]}"):
             for key in keys:
                 lab.cancel(key)
-            st.session_state[_CANCELLED] = True
+            st.session_state[_CANCELLED] = st.session_state[_ASKED]
             st.rerun()
 
 
-def is_cancelled() -> bool:
-    """Whether the computation was cancelled and not asked for again; offers to do so."""
-    if not st.session_state.get(_CANCELLED):
+def is_cancelled(place: Place, step: int) -> bool:
+    """Whether the picture was cancelled and not asked for again; offers to do so.
+
+    To be asked before anything is computed: asking for it again would start it again.
+    """
+    asked = st.session_state[_ASKED] = (step, place.entity, place.greedy, place.seed)
+    if st.session_state.get(_CANCELLED) != asked:
         return False
     st.info("Cancelled.", icon=":material/block:")
     if st.button("Compute", type="primary", icon=":material/play_arrow:", key="lab-again"):
-        st.session_state[_CANCELLED] = False
+        del st.session_state[_CANCELLED]
         st.rerun()
     return True
-
-
-def forget_cancelling() -> None:
-    """Another step or place is another question."""
-    st.session_state[_CANCELLED] = False

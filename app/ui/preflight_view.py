@@ -80,23 +80,23 @@ def probing(store: Store, inputs: dict[str, Any]) -> None:
     started: _Started | None = st.session_state.get(_STARTED)
     current = started is not None and started.inputs == inputs
     task = runs.probe_result(started.key) if started is not None and current else None
-    if task is not None and task.state == "finished":
-        return
     if task is not None and task.pending:
         st.fragment(_waiting, run_every=POLL_SECONDS)(task.key)
         return
     if task is not None and task.reason:
         components.show_problem(task.reason)
     words = "Trains a copy for about five seconds on the chosen device; nothing is kept of it."
+    again = task is not None and task.state == "finished"
     if st.button(
-        "Measure time and memory",
+        "Measure again" if again else "Measure time and memory",
         icon=":material/speed:",
         key="probe",
         help=words,
         width="stretch",
     ):
         with components.problems():
-            st.session_state[_STARTED] = _Started(runs.start_probe(store, **inputs), inputs)
+            key = runs.start_probe(store, **inputs, again=again)
+            st.session_state[_STARTED] = _Started(key, inputs)
             st.rerun()
 
 

@@ -34,8 +34,8 @@ def progress_line(store: Store, run: Run, progress: runs.Progress) -> None:
         parts.append("tokenizer stage")
     if progress.steps_per_second:
         parts.append(f"{progress.steps_per_second:.2g} steps/s")
-    if progress.eta_seconds is not None and run.state in components.BUSY_STATES:
-        parts.append(f"{fmt.duration(progress.eta_seconds)} left")
+    if left := components.time_left(progress):
+        parts.append(left)
     if run.state == "queued":
         ids = [row.id for row in runs.queued_runs(store)]
         place = f"number {ids.index(run.id) + 1} of {len(ids)}" if run.id in ids else "next"

@@ -33,6 +33,10 @@ _COINS = 1
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
+"""Takes (steps done, steps in all) between the steps of a computation; raising there ends it."""
+Step = Callable[[], None]
+_DECODED_ROWS = 16
+"""Rows decoded between two steps: few enough to end soon, enough to be quick."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,14 +162,20 @@ class ExposureGap:
 
 
 def sequence_probability(
-    bundle: Bundle, bars: pd.DataFrame, *, context: int, horizon: int
+    bundle: Bundle,
+    bars: pd.DataFrame,
+    *,
+    context: int,
+    horizon: int,
+    progress: Progress | None = None,
 ) -> SequenceProbability:
     """The model's probability of the last ``horizon`` bars, given the ``context`` before them.
 
     Raises:
         ValueError: too few bars, or more than the model takes at once.
     """
-    walk = _walk(bundle, stretch_of(bundle, bars, context, horizon), np.ones(1), greedy=True)
+    stretch = stretch_of(bundle, bars, context, horizon)
+    walk = _walk(bundle, stretch, np.ones(1), stepper(progress, horizon), greedy=True)
     return SequenceProbability(
         timestamps=walk.timestamps,
         s1=walk.true_s1,
@@ -183,6 +193,7 @@ def fork(
     horizon: int,
     greedy: bool = False,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Fork:
     """Walk the last ``horizon`` bars on true tokens and on own tokens.
 
@@ -192,13 +203,16 @@ def fork(
         ValueError: too few bars, or more than the model takes at once.
     """
     stretch = stretch_of(bundle, bars, context, horizon)
-    true, own = (_walk(bundle, stretch, np.full(1, e), greedy=greedy, seed=seed) for e in (1.0, 0))
+    step = stepper(progress, 2 * (horizon + decodings(horizon)) + decodings(1))
+    true, own = (
+        _walk(bundle, stretch, np.full(1, e), step, greedy=greedy, seed=seed) for e in (1.0, 0)
+    )
     return Fork(
         true=true,
         own=own,
-        true_prices=_prices(bundle, stretch, true),
-        own_prices=_prices(bundle, stretch, own),
-        known_prices=decoded_prices(bundle, stretch, stretch.s1, stretch.s2)[0, context:],
+        true_prices=_prices(bundle, stretch, true, step),
+        own_prices=_prices(bundle, stretch, own, step),
+        known_prices=decoded_prices(bundle, stretch, stretch.s1, stretch.s2, step)[0, context:],
     )
 
 
@@ -212,6 +226,7 @@ def walks(
     count: int = 1,
     greedy: bool = False,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Walk:
     """``count`` walks over the last ``horizon`` bars with one ε; walk r has noise of its own.
 
@@ -220,7 +235,8 @@ def walks(
     """
     _require_epsilons([epsilon])
     stretch = stretch_of(bundle, bars, context, horizon)
-    return _walk(bundle, stretch, np.full(count, epsilon), greedy=greedy, seed=seed)
+    step = stepper(progress, horizon)
+    return _walk(bundle, stretch, np.full(count, epsilon), step, greedy=greedy, seed=seed)
 
 
 def exposure_gap(
@@ -238,7 +254,7 @@ def exposure_gap(
     """The gap for each ε, from ``walks`` walks at each of ``origins`` origins over the bars.
 
     Origins are spread evenly. The walks of all ε share their noise and their coins, so that the
-    curves differ by ε alone. ``progress`` hears (origins done, origins); raising there stops.
+    curves differ by ε alone. A step of ``progress`` is a bar of an origin.
 
     Raises:
         ValueError: ε outside [0, 1], too few bars, or more than the model takes at once.
@@ -249,13 +265,12 @@ def exposure_gap(
     starts = np.unique(np.linspace(0, len(frame) - window, origins).round().astype(int))
     rows = np.repeat(np.array([1.0, *epsilons]), walks)
     sums = np.zeros((2, 1 + len(epsilons), horizon))
+    step = stepper(progress, len(starts) * horizon)
     for number, start in enumerate(starts):
         stretch = stretch_of(bundle, frame.iloc[start : start + window], context, horizon)
-        walk = _walk(bundle, stretch, rows, seed=seed + number, shared=walks)
+        walk = _walk(bundle, stretch, rows, step, seed=seed + number, shared=walks)
         losses = np.stack((walk.s1_loss, walk.s2_loss))
         sums += losses.reshape(2, -1, walks, horizon).mean(axis=2)
-        if progress is not None:
-            progress(number + 1, len(starts))
     means = sums / len(starts)
     return ExposureGap(
         epsilons=np.asarray(epsilons, dtype=np.float64),
@@ -266,6 +281,23 @@ def exposure_gap(
         origins=len(starts),
         walks=walks,
     )
+
+
+def stepper(progress: Progress | None, total: int) -> Step:
+    """What to call after each of ``total`` steps; it raises what ``progress`` raises."""
+    counted = iter(range(1, total + 1))
+
+    def step() -> None:
+        done = next(counted)
+        if progress is not None:
+            progress(done, total)
+
+    return step
+
+
+def decodings(rows: int) -> int:
+    """The steps that ``decoded_prices`` takes for so many rows."""
+    return -(-rows // _DECODED_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +359,16 @@ def _walk(
     bundle: Bundle,
     stretch: Stretch,
     epsilon: Floats,
+    step: Step,
     *,
     greedy: bool = False,
     seed: int = 0,
     shared: int | None = None,
 ) -> Walk:
-    """One walk per entry of ``epsilon`` [R]; every ``shared`` of them repeat noise and coins."""
+    """One walk per entry of ``epsilon`` [R]; every ``shared`` of them repeat noise and coins.
+
+    ``step`` is called after each of the H bars.
+    """
     rows, horizon, first = len(epsilon), stretch.horizon, stretch.context
     noise, coins = _chance(seed, shared or rows, rows, horizon)
     kept = torch.from_numpy(coins < epsilon[:, None]).to(bundle.device)
@@ -340,17 +376,18 @@ def _walk(
     s1, s2, stamps = stretch.s1[:, :first], stretch.s2[:, :first], stretch.stamps[None, :first]
     cache = after_context(bundle.predictor, s1, s2, stamps, rows, horizon)
     drawn, losses = [], []
-    for step in range(horizon):
-        truth = (stretch.s1[0, first + step], stretch.s2[0, first + step])
-        pair, loss = _look(cache, truth, kept[:, step], noise[:, step], config)
+    for bar in range(horizon):
+        truth = (stretch.s1[0, first + bar], stretch.s2[0, first + bar])
+        pair, loss = _look(cache, truth, kept[:, bar], noise[:, bar], config)
         drawn.append(pair)
         losses.append(loss)
-        if step + 1 < horizon:
+        if bar + 1 < horizon:
             next_s1, next_s2 = (
-                torch.where(kept[:, step], true, own) for true, own in zip(truth, pair, strict=True)
+                torch.where(kept[:, bar], true, own) for true, own in zip(truth, pair, strict=True)
             )
-            time = cache.weights.times(stretch.stamps[None, first + step, None])[:, 0]
+            time = cache.weights.times(stretch.stamps[None, first + bar, None])[:, 0]
             cache.advance(next_s1, next_s2, time)
+        step()
     ids, nats = (torch.stack(each).permute(1, 2, 0).cpu().numpy() for each in (drawn, losses))
     return Walk(
         timestamps=stretch.timestamps,
@@ -392,7 +429,7 @@ def _look(
     return torch.stack((s1, s2)), torch.stack(losses)
 
 
-def _prices(bundle: Bundle, stretch: Stretch, walk: Walk) -> Floats:
+def _prices(bundle: Bundle, stretch: Stretch, walk: Walk, step: Step) -> Floats:
     """What the only walk drew, as prices [H, C]: each bar decoded behind the past it was drawn on.
 
     The decoder is causal, so bar h is decoded in a row of its own in which only bar h is drawn.
@@ -407,12 +444,16 @@ def _prices(bundle: Bundle, stretch: Stretch, walk: Walk) -> Floats:
         ids[:, first:] = torch.from_numpy(past[0]).to(ids)
         ids[:, first:].diagonal().copy_(torch.from_numpy(drawn[0]).to(ids))
         rows.append(ids)
-    decoded = decoded_prices(bundle, stretch, *rows)[:, first:]
+    decoded = decoded_prices(bundle, stretch, rows[0], rows[1], step)[:, first:]
     return decoded[np.arange(horizon), np.arange(horizon)]
 
 
 @torch.inference_mode()
-def decoded_prices(bundle: Bundle, stretch: Stretch, s1: Tensor, s2: Tensor) -> Floats:
-    """Ids [R, W] -> [R, W, C] in price units."""
-    z = bundle.tokenizer.decode([s1, s2], half=True)
-    return denormalise(z.float().cpu().numpy(), stretch.mean, stretch.scale)
+def decoded_prices(bundle: Bundle, stretch: Stretch, s1: Tensor, s2: Tensor, step: Step) -> Floats:
+    """Ids [R, W] -> [R, W, C] in price units; ``step`` is called after each of `decodings(R)`."""
+    pieces = []
+    for first in range(0, len(s1), _DECODED_ROWS):
+        ids = [each[first : first + _DECODED_ROWS] for each in (s1, s2)]
+        pieces.append(bundle.tokenizer.decode(ids, half=True).float().cpu().numpy())
+        step()
+    return denormalise(np.concatenate(pieces), stretch.mean, stretch.scale)

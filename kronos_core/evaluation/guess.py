@@ -14,7 +14,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from kronos_core.evaluation.exposure import Stretch, decoded_prices, stretch_of
+from kronos_core.evaluation.exposure import (
+    Progress,
+    Stretch,
+    decoded_prices,
+    decodings,
+    stepper,
+    stretch_of,
+)
 from kronos_core.model.cache import after_context
 from kronos_core.model.zoo import Bundle
 
@@ -63,10 +70,12 @@ def next_guess(
     horizon: int = 1,
     own: Sequence[Sequence[int] | Ids] | None = None,
     candidates: int = CANDIDATES,
+    progress: Progress | None = None,
 ) -> Guess:
     """What the model expects of the last of ``bars``, ``horizon`` bars after its context.
 
-    ``own`` are s1 and s2 [horizon − 1] that stand in for the true bars in between.
+    ``own`` are s1 and s2 [horizon − 1] that stand in for the true bars in between. The steps of
+    ``progress``: the coarse tokens, the fine ones, and the decodings.
 
     Raises:
         ValueError: too few bars, more than the model takes, another number of own tokens.
@@ -76,17 +85,20 @@ def next_guess(
     cache = after_context(bundle.predictor, s1, s2, stretch.stamps[None, :-1], 1, 1)
     chances = torch.softmax(cache.s1_logits()[0].double(), dim=-1)
     top = torch.topk(chances, min(candidates, len(chances)))
+    step = stepper(progress, 2 + decodings(len(top.indices)) + decodings(1))
+    step()
     true_s1, true_s2 = stretch.s1[0, -1], stretch.s2[0, -1]
     fine = _fine_logits(bundle, stretch, (s1, s2), torch.cat((top.indices, true_s1[None])))
     likeliest = fine[:-1].argmax(dim=-1)
+    step()
     rows = (_followed(s1, top.indices), _followed(s2, likeliest))
-    known = decoded_prices(bundle, stretch, stretch.s1, stretch.s2)
+    known = decoded_prices(bundle, stretch, stretch.s1, stretch.s2, step)
     return Guess(
         timestamp=stretch.timestamps[-1],
         s1=top.indices.cpu().numpy(),
         p_s1=top.values.cpu().numpy(),
         s2=likeliest.cpu().numpy(),
-        prices=decoded_prices(bundle, stretch, *rows)[:, -1],
+        prices=decoded_prices(bundle, stretch, *rows, step)[:, -1],
         p_all=chances.cpu().numpy(),
         true_s1=int(true_s1),
         true_s2=int(true_s2),

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from kronos_core.model.files import BundleError, read_json
-from kronos_core.model.hub import PINNED_REVISIONS, fetch_into, fetch_repository
+from kronos_core.model.hub import PINNED_REVISIONS, Progress, fetch_into, fetch_repository
 from kronos_core.model.kronos import Kronos
 from kronos_core.model.layers import RotaryMode
 from kronos_core.model.tokenizer import KronosTokenizer
@@ -248,21 +248,23 @@ def save_bundle(bundle: Bundle, folder: str | os.PathLike[str]) -> None:
         )
 
 
-def download(
-    name: str, folder: str | os.PathLike[str], progress: Callable[[str], None] | None = None
-) -> Path:
-    """Fetch a released model of the zoo into a bundle folder; progress is told each file.
+def download(name: str, folder: str | os.PathLike[str], progress: Progress | None = None) -> Path:
+    """Fetch a released model of the zoo into a bundle folder, or nothing at all.
 
-    Raises BundleError for an unknown name, and when the hub cannot be reached: the message says
-    how to place the files by hand.
+    progress hears (bytes here, bytes in all); raising there ends the download. Raises BundleError
+    for an unknown name, and when the hub cannot be reached: the message says how to place the
+    files by hand.
     """
     entry = ZOO.get(name)
     if entry is None or entry.tokenizer_repo is None or entry.predictor_repo is None:
         names = ", ".join(entry.name for entry in ZOO.values() if not entry.embedded)
         raise BundleError(f'"{name}" is no released model: choose one of {names}')
     with _replacing(Path(folder)) as aside:
-        fetch_into(entry.tokenizer_repo, aside / "tokenizer", progress)
-        fetch_into(entry.predictor_repo, aside / "predictor", progress)
+        parts = {
+            aside / "tokenizer": entry.tokenizer_repo,
+            aside / "predictor": entry.predictor_repo,
+        }
+        fetch_into(parts, progress)
         _write_settings(aside, _released_settings(entry))
     return Path(folder)
 

@@ -278,6 +278,18 @@ def plan(series: Bars | Sequence[Bars], config: TrainingConfig, max_context: int
     )
 
 
+def tokenizer_share(config: TrainingConfig, total_steps: int) -> int:
+    """How many of a plan's ``total_steps`` are the tokenizer's."""
+    stage = config.tokenizer
+    if stage is None:
+        return 0
+    if stage.steps:
+        return stage.steps
+    if config.steps:
+        return total_steps - config.steps
+    return total_steps * stage.epochs // (stage.epochs + config.epochs)
+
+
 def data_weights(config: TrainingConfig, series: int) -> list[float]:
     """The weight of each of ``series`` series; ValueError when ``config.data`` names others."""
     if not config.data:

@@ -42,7 +42,8 @@ _WINDOW_BYTES_PER_BAR = 4  # two int16 tokens
 class Probe:
     """A measured step, and the whole run estimated from it.
 
-    step_seconds and tokens_per_second are of the predictor stage. peak_memory_mb is the highest
+    step_seconds and tokens_per_second are of the predictor stage; predictor_seconds is what all of
+    that stage takes, with its tokens and evaluations. peak_memory_mb is the highest
     figure seen, the device's tensors or the whole process on a CPU; estimated_memory_mb adds the
     tokens of all windows, which are kept in main memory. disk_mb is what the run's folder takes
     at most. micro_batch: the windows at once that fitted.
@@ -52,6 +53,7 @@ class Probe:
     step_seconds: float
     tokens_per_second: float
     peak_memory_mb: float
+    predictor_seconds: float
     estimated_seconds: float
     estimated_memory_mb: float
     disk_mb: float
@@ -102,13 +104,18 @@ def probe(
         evaluation = _evaluation_seconds(loop, held_out, run.plan.validation_windows)
         first_stage = _tokenizer_seconds(run, seconds / 2)
     windows = run.plan.train_windows + run.plan.validation_windows
-    stages = run.plan.predictor_steps * step + _evaluations(run.plan, config) * evaluation
+    predictor = (
+        encoding * windows
+        + run.plan.predictor_steps * step
+        + _evaluations(run.plan, config) * evaluation
+    )
     return Probe(
         device=str(run.device),
         step_seconds=step,
         tokens_per_second=config.batch_size * (config.window - 1) / step,
         peak_memory_mb=peak.mb,
-        estimated_seconds=encoding * windows + stages + first_stage,
+        predictor_seconds=predictor,
+        estimated_seconds=predictor + first_stage,
         estimated_memory_mb=peak.mb + _kept_mb(run),
         disk_mb=disk_mb(bundle, config),
         micro_batch=loop.micro_batch,

@@ -1,19 +1,25 @@
 """Models as pages and the command line use them, on a tiny bundle."""
 
 import shutil
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 
+from app.jobs.tasks import Task, Tasks
+from app.jobs.threads import ShortJobs
 from app.services import models
 from app.services.errors import ServiceError
 from app.storage import Store, repository
 from app.storage.models import Dataset, Forecast, Model, Run
 from kronos_core.model import zoo
 from kronos_core.model.files import BundleError
+from kronos_core.model.hub import Progress
 from kronos_core.model.zoo import load_bundle, save_bundle
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden" / "tiny5"
@@ -131,11 +137,11 @@ def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A hub that has the tiny bundle; the names that were asked for."""
     asked: list[str] = []
 
-    def fetch(name: str, target: Path, progress: Callable[[str], None] | None = None) -> Path:
+    def fetch(name: str, target: Path, progress: Progress | None = None) -> Path:
         asked.append(name)
-        for file in range(4):
+        for count in range(4):
             if progress is not None:
-                progress(f"file {file}")
+                progress(count * 1000, 4000)
         shutil.copytree(folder, target)
         return target
 
@@ -151,7 +157,7 @@ def test_download_happens_once(store: Store, hub: list[str]) -> None:
         "released",
         "models/kronos-small",
     )
-    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert seen == [(0, 4000), (1000, 4000), (2000, 4000), (3000, 4000)]
     assert models.download(store, "kronos-small").id == model.id
     assert hub == ["kronos-small"]
     here = {entry.name: row is not None for entry, row in models.released(store)}
@@ -174,8 +180,106 @@ def test_two_downloads_at_once_keep_the_weights(
 
 
 def test_download_of_an_unknown_name(store: Store) -> None:
-    with pytest.raises(ServiceError, match="kronos-mini, kronos-small, kronos-base"):
-        models.download(store, "kronos-huge")
+    for ask in (models.download, models.start_download):
+        with pytest.raises(ServiceError, match="kronos-mini, kronos-small, kronos-base"):
+            ask(store, "kronos-huge")
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tasks]:
+    """A downloads thread of the test's own."""
+    jobs = ShortJobs()
+    tasks = Tasks(jobs)
+    monkeypatch.setattr(models, "download_tasks", lambda: tasks)
+    yield tasks
+    jobs.close()
+
+
+@pytest.fixture
+def slow_hub(
+    hub: list[str], line: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, list[str]]:
+    """A hub that stops half-way until the event is set; the names that were asked for."""
+    go_on, fetch = threading.Event(), models.download_bundle
+
+    def halting(name: str, target: Path, progress: Progress) -> Path:
+        progress(2000, 4000)
+        go_on.wait(10)
+        return fetch(name, target, progress)
+
+    monkeypatch.setattr(models, "download_bundle", halting)
+    return go_on, hub
+
+
+def ended(store: Store, name: str) -> Task:
+    """The download once it is over."""
+    return until(store, name, lambda task: not task.pending)
+
+
+def until(store: Store, name: str, reached: Callable[[Task], bool]) -> Task:
+    for _ in range(1000):
+        task = models.download_task(store, name)
+        assert task is not None
+        if reached(task):
+            return task
+        time.sleep(0.01)
+    raise AssertionError(f"still {task.state}")
+
+
+def test_download_in_the_background_once(
+    store: Store, slow_hub: tuple[threading.Event, list[str]]
+) -> None:
+    go_on, asked = slow_hub
+    assert models.download_task(store, "kronos-small") is None
+    key = models.start_download(store, "kronos-small")
+    assert models.start_download(store, "kronos-small") == key
+    task = until(store, "kronos-small", lambda task: task.total > 0)
+    assert (task.state, task.done, task.total) == ("running", 2000, 4000)
+    go_on.set()
+    assert ended(store, "kronos-small").result.id == "kronos-small"
+    assert asked == ["kronos-small"]
+    models.delete(store, "kronos-small")
+    models.start_download(store, "kronos-small")
+    assert ended(store, "kronos-small").state == "finished"
+    assert models.get(store, "kronos-small").kind == "released"
+    assert asked == ["kronos-small"] * 2
+
+
+def test_cancelled_download(store: Store, slow_hub: tuple[threading.Event, list[str]]) -> None:
+    go_on, _ = slow_hub
+    models.start_download(store, "kronos-small")
+    models.start_download(store, "kronos-base")  # waits in line
+    until(store, "kronos-small", lambda task: task.total > 0)
+    for name in ("kronos-small", "kronos-base"):
+        models.cancel_download(store, name)
+        assert ended(store, name).state == "cancelled"
+    go_on.set()
+    models.start_download(store, "kronos-mini")
+    assert ended(store, "kronos-mini").state == "finished"
+    assert [row.id for row in models.list_models(store)] == ["kronos-mini"]
+    assert [path.name for path in (store.files.root / "models").iterdir()] == ["kronos-mini"]
+
+
+def test_failed_download_says_what_to_do_and_can_be_tried_again(
+    store: Store, line: Tasks, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: object, **_options: object) -> None:
+        raise ConnectionError("no route to host")
+
+    with monkeypatch.context() as without_network:
+        without_network.setattr(huggingface_hub, "hf_hub_download", offline)
+        models.start_download(store, "kronos-small")
+        task = ended(store, "kronos-small")
+    assert task.state == "failed"
+    assert task.reason is not None
+    assert task.reason.startswith("Could not fetch config.json of NeoQuasar/Kronos-Tokenizer-base")
+    assert "place the files by hand" in task.reason
+    assert list((store.files.root / "models").iterdir()) == []
+    monkeypatch.setattr(
+        models, "download_bundle", lambda _name, target, _: shutil.copytree(folder, target)
+    )
+    models.start_download(store, "kronos-small")
+    assert ended(store, "kronos-small").state == "finished"
 
 
 def test_get_and_rename(store: Store, folder: Path) -> None:

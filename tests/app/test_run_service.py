@@ -1,8 +1,11 @@
 """Queueing, stopping and resuming runs, and reading what they recorded."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,7 +14,10 @@ from app.services import dataset_care, runs
 from app.services.errors import ServiceError
 from app.storage import Store, repository
 from app.storage.models import RESUMABLE_STATES, RUN_STATES, Dataset, Model, Run, RunMetric
+from app.ui import components
+from kronos_core.training import probe as measuring
 from kronos_core.training.config import TrainingConfig
+from kronos_core.training.options import TokenizerStage
 
 BEGAN = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -152,9 +158,9 @@ def test_the_log_tail_is_short_and_survives_broken_text(store: Store, run: Run) 
     assert tail == ["line 49998", "line 49999", "caf�"]
 
 
-def row(step: int, seconds: float, split: str = "train") -> RunMetric:
+def row(step: int, seconds: float, split: str = "train", stage: str = "predictor") -> RunMetric:
     moment = BEGAN + timedelta(seconds=seconds)
-    return RunMetric(stage="predictor", split=split, step=step, recorded_at=moment)
+    return RunMetric(stage=stage, split=split, step=step, recorded_at=moment)
 
 
 @pytest.fixture
@@ -195,6 +201,58 @@ def test_without_two_moments_there_is_no_pace(
 ) -> None:
     progress = runs.progress(store, running(1), rows)
     assert (progress.eta_seconds, progress.steps_per_second) == (None, None)
+
+
+@pytest.fixture
+def in_stages(
+    store: Store, dataset: Dataset, model: Model, config: TrainingConfig
+) -> Callable[..., Run]:
+    """A run of 250 steps for the tokenizer and 750 for the predictor, in one of them."""
+    staged = replace(config, tokenizer=TokenizerStage(epochs=1), epochs=3)
+    queued = runs.queue(store, dataset_id=dataset.id, model_id=model.id, config=staged)
+
+    def at(step: int, stage: str) -> Run:
+        fields: dict[str, Any] = {"step": step, "stage": stage, "total_steps": 1000}
+        return change(store, queued, "running", started_at=BEGAN, **fields)
+
+    return at
+
+
+def test_the_time_left_of_a_first_stage_leaves_out_what_nobody_measured(
+    store: Store, in_stages: Callable[..., Run]
+) -> None:
+    rows = [row(step, step / 10, stage="tokenizer") for step in range(1, 101)]
+    progress = runs.progress(store, in_stages(100, "tokenizer"), rows)
+    assert progress.eta_seconds == pytest.approx(15)
+    assert progress.stage_only
+    assert "the predictor's time is not measured yet" in (components.time_left(progress) or "")
+
+
+def test_the_next_stage_takes_what_a_probe_measured(
+    store: Store, in_stages: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = in_stages(100, "tokenizer")
+    probe = SimpleNamespace(predictor_seconds=600.0)
+    monkeypatch.setattr(measuring, "probe", lambda *_: probe)
+    wanted: dict[str, Any] = {"datasets": run.dataset_ids, "model_id": run.base_model_id}
+    key = runs.start_probe(store, config=runs.config_of(run), **wanted)
+    while (task := runs.probe_result(key)) is None or task.pending:
+        time.sleep(0.01)
+    rows = [row(step, step / 10, stage="tokenizer") for step in range(1, 101)]
+    progress = runs.progress(store, run, rows)
+    assert progress.eta_seconds == pytest.approx(615)
+    assert not progress.stage_only
+    assert components.time_left(progress) == "10 min 15 s left"
+
+
+def test_each_stage_has_a_pace_of_its_own(store: Store, in_stages: Callable[..., Run]) -> None:
+    first = [row(step, step / 10, stage="tokenizer") for step in range(1, 251)]
+    begun = runs.progress(store, in_stages(250, "predictor"), first)
+    assert begun.eta_seconds is None
+    second = [row(step, 30 + step / 2) for step in range(1, 51)]
+    progress = runs.progress(store, in_stages(300, "predictor"), [*first, *second])
+    assert progress.eta_seconds == pytest.approx(700 / 2)
+    assert not progress.stage_only
 
 
 def test_a_finished_run_is_complete(store: Store, run: Run) -> None:

@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from app.jobs.tasks import Task
+from app.jobs.tasks import Task, Tasks
+from app.jobs.threads import short_jobs
 from app.services import curves, datasets, lab, run_plans, runs
 from app.services.errors import ServiceError
 from app.storage import Store, repository
@@ -132,6 +133,11 @@ def test_a_probe_is_measured_aside_and_once(
     assert isinstance(task.result, Probe)
     assert task.result.tokens_per_second > 0
     assert runs.start_probe(store, **wanted) == key
+    assert runs.probe_result(key) is task
+    assert runs.start_probe(store, **wanted, again=True) == key
+    once_more = finished(lambda: runs.probe_result(key))
+    assert once_more.state == "finished"
+    assert once_more.result is not task.result
     checks = runs.preflight(store, **wanted, measured=task.result).checks
     assert "memory" in [check.name for check in checks]
     assert runs.probe_result("probe-of-another-server") is None
@@ -343,17 +349,46 @@ def test_the_lab_answers_under_one_key(store: Store, dataset: Dataset, model: Mo
     assert lab.start_fork(store, stretch, greedy=False) != key
 
 
-def test_the_gap_counts_its_origins_and_can_be_cancelled(
-    store: Store, dataset: Dataset, model: Model
-) -> None:
+def test_the_gap_counts_its_bars(store: Store, dataset: Dataset, model: Model) -> None:
     stretch = lab.Stretch(dataset_id="Walk", model_id="Tiny", context=12, horizon=4)
     key = lab.start_gap(store, stretch, origins=3, walks=2)
     task = finished(lambda: lab.poll(key))
-    assert (task.state, task.done, task.total) == ("finished", 3, 3)
+    assert (task.state, task.done, task.total) == ("finished", 12, 12)
     assert task.result.s1_gap.shape == (5, 4)
-    long = lab.start_gap(store, stretch, origins=100, walks=64)
-    lab.cancel(long)
-    assert finished(lambda: lab.poll(long)).state == "cancelled"
+
+
+ASKED: dict[str, Callable[[Store, lab.Stretch], str]] = {
+    "probability": lab.start_probability,
+    "guess": lab.start_guess,
+    "fork": lab.start_fork,
+    "walks": lambda store, stretch: lab.start_walks(store, stretch, epsilon=0.5),
+    "gap": lambda store, stretch: lab.start_gap(store, stretch, origins=2, walks=2),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
+def test_every_question_ends_soon_after_cancel(
+    store: Store,
+    dataset: Dataset,
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Store, lab.Stretch], str],
+) -> None:
+    steps: list[int] = []
+    report = Tasks._report
+
+    def cancel_at_the_first_step(tasks: Tasks, key: str, done: int, total: int) -> None:
+        steps.append(done)
+        if done == 1:
+            lab.cancel(key)
+        report(tasks, key, done, total)
+
+    monkeypatch.setattr(Tasks, "_report", cancel_at_the_first_step)
+    stretch = lab.Stretch(dataset_id="Walk", model_id="Tiny", context=12, horizon=4)
+    key = ask(store, stretch)
+    assert finished(lambda: lab.poll(key)).state == "cancelled"
+    short_jobs().submit(lambda: None).result(timeout=60)  # the thread is free again
+    assert max(steps) == 1
 
 
 @pytest.mark.parametrize(("end", "message"), [(120, "0 to 119"), (10, "Choose a later bar")])

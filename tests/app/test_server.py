@@ -31,6 +31,7 @@ def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Stor
     monkeypatch.setattr(server, "get_settings", lambda: store.settings)
     monkeypatch.setattr(models, "ensure_builtin", lambda _: None)
     monkeypatch.setattr(server, "short_jobs", ShortJobs)
+    monkeypatch.setattr(server, "download_jobs", ShortJobs)
     workspace = server.open_workspace()
     yield workspace
     server.close_workspace(*workspace)

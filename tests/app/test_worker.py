@@ -4,16 +4,19 @@ import errno
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
 
 from app.jobs import worker
-from app.jobs.launchers import this_process
+from app.jobs.launchers import ROOT, this_process
 from app.jobs.recorder import Recorder
 from app.jobs.worker import NotMineError, catch_signals, claim, explain
 from app.services import models, runs
@@ -261,6 +264,38 @@ def test_term_is_a_wish_to_stop(recorder: Recorder) -> None:
 )
 def test_failures_say_what_to_do(error: Exception, expected: str) -> None:
     assert expected in explain(error)
+
+
+def test_a_worker_gives_way_as_a_session_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "autogroup"
+    monkeypatch.setattr(worker, "AUTOGROUP", group)
+    worker.lower_session(10)  # not on this system
+    assert not group.exists()
+    group.write_text("/autogroup-1 nice 0")
+    monkeypatch.setattr(os, "getsid", lambda _: os.getppid())
+    worker.lower_session(10)  # in the session of somebody else
+    assert group.read_text() == "/autogroup-1 nice 0"
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    worker.lower_session(10)
+    assert group.read_text() == "10"
+    monkeypatch.setattr(worker, "AUTOGROUP", tmp_path)  # writing there is an OSError
+    worker.lower_session(10)
+
+
+@pytest.mark.skipif(not worker.AUTOGROUP.exists(), reason="no sched_autogroup on this system")
+def test_the_session_of_a_real_worker_is_lowered() -> None:
+    script = (
+        "from app.jobs import worker; worker.be_considerate(); import os; "
+        "print(os.nice(0), worker.AUTOGROUP.read_text())"
+    )
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(
+        command, check=True, capture_output=True, text=True, start_new_session=True, cwd=ROOT
+    ).stdout.split()
+    assert int(printed[0]) >= min(19, os.nice(0) + worker.NICENESS)
+    assert printed[0] == printed[-1]
 
 
 def test_a_run_in_process_finishes_and_leaves_a_model(

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,12 +7,14 @@ import torch
 
 from kronos_core.data.bars import CHANNELS
 from kronos_core.data.windows import channel_stats, normalise, stamp_features
+from kronos_core.evaluation import exposure
 from kronos_core.evaluation.exposure import (
     exposure_gap,
     fork,
     sequence_probability,
     walks,
 )
+from kronos_core.evaluation.guess import next_guess
 from kronos_core.forecast.forecaster import Cancelled, sample_paths
 from tests.core.training_runs import make_bars, make_bundle
 
@@ -119,7 +123,7 @@ def test_the_gap_is_nothing_on_the_truth_and_grows_from_the_first_bar():
         progress=lambda done, total: told.append((done, total)),
         **SIZES,
     )
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert told == [(bar, 36) for bar in range(1, 37)]
     assert gap.s1_gap.shape == gap.s2_gap.shape == (3, 12)
     np.testing.assert_allclose(gap.s1_gap[0], 0, atol=1e-6)
     np.testing.assert_allclose(gap.s2_gap[0], 0, atol=1e-6)
@@ -129,12 +133,40 @@ def test_the_gap_is_nothing_on_the_truth_and_grows_from_the_first_bar():
     np.testing.assert_allclose(again.s1_loss[0], gap.s1_loss[2], rtol=1e-4)
 
 
-def test_a_measurement_can_be_cancelled():
-    def cancel(done: int, total: int) -> None:
-        raise Cancelled
+COMPUTED = {
+    "sequence_probability": sequence_probability,
+    "fork": fork,
+    "walks": partial(walks, epsilon=0.5),
+    "exposure_gap": partial(exposure_gap, origins=2, walks=1),
+    "next_guess": next_guess,
+}
 
-    with pytest.raises(Cancelled):
-        exposure_gap(bundle(), make_bars(), origins=2, walks=1, progress=cancel, **SIZES)
+
+@pytest.mark.parametrize("compute", COMPUTED.values(), ids=COMPUTED.keys())
+def test_every_computation_tells_of_its_steps_and_ends_at_any_of_them(compute, monkeypatch):
+    monkeypatch.setattr(exposure, "_DECODED_ROWS", 5)
+    told: list[tuple[int, int]] = []
+    compute(bundle(), make_bars(), progress=lambda *steps: told.append(steps), **SIZES)
+    total = len(told)
+    assert told == [(done, total) for done in range(1, total + 1)]
+    for last in {1, total // 2, total}:
+        heard = []
+
+        def cancel(done: int, _total: int, last=last, heard=heard) -> None:
+            heard.append(done)
+            if done == last:
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            compute(bundle(), make_bars(), progress=cancel, **SIZES)
+        assert heard == list(range(1, last + 1))
+
+
+def test_prices_decoded_in_pieces_are_the_same(monkeypatch):
+    whole = fork(bundle(), make_bars(), **SIZES)
+    monkeypatch.setattr(exposure, "_DECODED_ROWS", 5)
+    pieces = fork(bundle(), make_bars(), **SIZES)
+    np.testing.assert_allclose(pieces.own_prices, whole.own_prices, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

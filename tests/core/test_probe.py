@@ -28,6 +28,7 @@ def test_a_probe_measures_and_estimates_and_leaves_no_trace(tmp_path, monkeypatc
     assert measured.tokens_per_second == pytest.approx(16 * 15 / measured.step_seconds)
     assert measured.estimated_seconds > 12 * measured.step_seconds
     assert measured.estimated_memory_mb > measured.peak_memory_mb > 10
+    assert (measured.predictor_seconds < measured.estimated_seconds) == (tokenizer is not None)
     assert measured.micro_batch == 4
     assert list(tmp_path.iterdir()) == []
     assert torch.equal(torch.get_rng_state(), before)

@@ -6,7 +6,13 @@ import pandas as pd
 import pytest
 import torch
 
-from kronos_core.training.config import TrainingConfig, is_evaluation, learning_rate, plan
+from kronos_core.training.config import (
+    TrainingConfig,
+    is_evaluation,
+    learning_rate,
+    plan,
+    tokenizer_share,
+)
 from kronos_core.training.options import DataShare, Lora, TokenizerStage
 from kronos_core.training.presets import PRESETS
 from kronos_core.training.rates import RATES
@@ -251,6 +257,14 @@ def test_a_stage_shorter_than_an_epoch_is_evaluated_within_it():
 def test_the_last_step_is_evaluated():
     config = TrainingConfig(evaluations_per_epoch=1)
     assert [step for step in range(1, 14) if is_evaluation(step, 5, config, 13)] == [5, 10, 13]
+
+
+@pytest.mark.parametrize("tokenizer", [None, TokenizerStage(epochs=2), TokenizerStage(steps=5)])
+@pytest.mark.parametrize("steps", [None, 7])
+def test_the_steps_of_a_plan_tell_the_stages_apart(tokenizer, steps):
+    config = TrainingConfig(context=20, horizon=4, epochs=3, steps=steps, tokenizer=tokenizer)
+    counted = plan(600, config, max_context=64)
+    assert tokenizer_share(config, counted.total_steps) == counted.tokenizer_steps
 
 
 def test_weights_count_in_the_plan():

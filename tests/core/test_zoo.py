@@ -1,7 +1,13 @@
 """Bundles come from folders and names, strictly, and say what is wrong otherwise."""
 
 import json
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -161,16 +167,34 @@ class FakeHub:
         self.asked: list[tuple[str, str, str]] = []
 
     def download(
-        self, repo: str, file: str, *, revision: str, local_dir: Path | None, etag_timeout: int
-    ) -> str:
+        self,
+        repo: str,
+        file: str,
+        *,
+        revision: str,
+        etag_timeout: int,
+        local_dir: Path | None = None,
+        dry_run: bool = False,
+        tqdm_class: Callable[..., Any] | None = None,
+    ) -> Any:
         self.asked.append((repo, file, revision))
         if repo not in self.repositories:
             raise ConnectionError("no route to host")
         source = self.repositories[repo] / file
-        if local_dir is None:
+        if dry_run:
+            return SimpleNamespace(file_size=source.stat().st_size)
+        if local_dir is None or tqdm_class is None:
             return str(source)
         local_dir.mkdir(parents=True, exist_ok=True)
-        (local_dir / file).write_bytes(source.read_bytes())
+        content = source.read_bytes()
+        half = len(content) // 2
+        with (
+            (local_dir / file).open("wb") as target,
+            tqdm_class(unit="B", total=len(content)) as bar,
+        ):
+            for piece in (content[:half], content[half:]):
+                bar.update(len(piece))
+                target.write(piece)
         return str(local_dir / file)
 
 
@@ -197,10 +221,89 @@ def test_released_models_by_name(fake_hub: FakeHub) -> None:
 
 
 def test_download_into_a_folder(fake_hub: FakeHub, tmp_path: Path) -> None:
-    seen: list[str] = []
-    path = zoo.download("kronos-small", tmp_path / "models" / "small", seen.append)
-    assert len(seen) == 4
+    seen: list[tuple[int, int]] = []
+    path = zoo.download(
+        "kronos-small", tmp_path / "models" / "small", lambda *done: seen.append(done)
+    )
     assert load_bundle(path, device="cpu").name == "kronos-small"
+    sizes = [file.stat().st_size for file in path.glob("*/*") if file.name in hub.FILES]
+    assert {total for _, total in seen} == {sum(sizes)}
+    counted = [done for done, _ in seen]
+    assert counted == sorted(counted)
+    assert counted[-1] == sum(sizes)
+
+
+def test_a_stopped_download_leaves_nothing(fake_hub: FakeHub, tmp_path: Path) -> None:
+    class Enough(Exception):  # noqa: N818 - not an error
+        pass
+
+    def stop_in_the_middle(done: int, total: int) -> None:
+        if done > total / 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        zoo.download("kronos-small", tmp_path / "models" / "small", stop_in_the_middle)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Serves every file of every repository as the hub does, with the same content."""
+
+    content = b"x" * 4096
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        for name, value in {
+            "Content-Length": len(self.content),
+            "ETag": '"abc"',
+            "X-Repo-Commit": "0" * 40,
+        }.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self.content)
+
+    def log_message(self, format: str, *values: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The hub's own client, talking to a server on this machine in pieces of a KiB."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    client = partial(huggingface_hub.hf_hub_download, endpoint=address)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", client)
+    monkeypatch.setattr(hub, "_CHUNK_BYTES", 1024)
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_client_tells_of_the_bytes_and_can_be_stopped(served_hub: None, tmp_path: Path) -> None:
+    parts = {tmp_path / part: f"somebody/{part}" for part in ("tokenizer", "predictor")}
+    seen: list[int] = []
+    hub.fetch_into(parts, lambda done, _total: seen.append(done))
+    assert sorted(set(seen)) == list(range(1024, 4 * 4096 + 1, 1024))
+    for folder in parts:
+        assert {(folder / file).read_bytes() for file in hub.FILES} == {Hub.content}
+
+    def stop(done: int, total: int) -> None:
+        if done > 2048:
+            raise KeyError("enough")
+
+    elsewhere = {tmp_path / "elsewhere": "somebody/tokenizer"}
+    with pytest.raises(KeyError, match="enough"):
+        hub.fetch_into(elsewhere, stop)
+    left = [
+        path
+        for path in (tmp_path / "elsewhere").rglob("*")
+        if path.is_file() and path.stat().st_size >= 1024
+    ]
+    assert left == []
 
 
 def test_offline_says_how_to_place_the_files(fake_hub: FakeHub, tmp_path: Path) -> None:

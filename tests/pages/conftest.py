@@ -13,9 +13,8 @@ from app.settings import get_settings
 from app.storage import Store
 from app.storage.models import Dataset, Forecast
 from app.ui import resources
-from tests.pages.helpers import checked, settled
+from tests.pages.helpers import opened, settled
 
-MAIN = Path(__file__).parents[2] / "app" / "main.py"
 OpenPage = Callable[..., AppTest]
 
 
@@ -32,15 +31,7 @@ def store(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def open_page(store: Store) -> OpenPage:
-    """Opens a page by the name of its file, with what its URL says."""
-
-    def opened(name: str, **parameters: str) -> AppTest:
-        page = AppTest.from_file(str(MAIN), default_timeout=60).run()
-        page.switch_page(f"../pages/{name}.py")
-        for key, value in parameters.items():
-            page.query_params[key] = value
-        return checked(page.run())
-
+    """Opens a page by the name of its file, over the workspace of the test."""
     return opened
 
 

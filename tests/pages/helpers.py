@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from streamlit.testing.v1 import AppTest
@@ -10,6 +11,17 @@ from streamlit.testing.v1.element_tree import Button
 from app.services import forecasts
 from app.storage import Store
 from app.storage.models import PENDING_FORECAST_STATES, Forecast
+
+MAIN = Path(__file__).parents[2] / "app" / "main.py"
+
+
+def opened(name: str, **parameters: str) -> AppTest:
+    """A page by the name of its file, with what its URL says."""
+    page = AppTest.from_file(str(MAIN), default_timeout=60).run()
+    page.switch_page(f"../pages/{name}.py")
+    for key, value in parameters.items():
+        page.query_params[key] = value
+    return checked(page.run())
 
 
 def checked(page: AppTest) -> AppTest:

@@ -1,9 +1,12 @@
 """Teacher forcing: the empty page, each step of the walk, the state in the URL."""
 
+import threading
+
 import pytest
 
+from app.jobs.threads import short_jobs
 from app.services import datasets, lab
-from app.ui import lab_words
+from app.ui import lab_view, lab_words
 from tests.pages.helpers import button, checked, words
 
 
@@ -65,11 +68,41 @@ def test_failure_is_said(open_page, sample, monkeypatch):
     assert "The weights are damaged." in page.error[0].value
 
 
-def test_cancelled_gap_can_be_asked_for_again(open_page, sample):
-    page = open_page("teacher_forcing", step="7")
-    page.session_state["lab-cancelled"] = True
+def test_what_was_cancelled_can_be_asked_for_again(open_page, sample, monkeypatch):
+    held, compute = threading.Event(), lab.next_guess
+
+    def slow(*given, progress, **options):
+        progress(1, 3)
+        held.wait(20)
+        return compute(*given, progress=progress, **options)
+
+    monkeypatch.setattr(lab, "next_guess", slow)
+    page = open_page("teacher_forcing", origin="2000")
+    assert "Computing: 33%" in str(page.get("progress")[0].proto)
+    button(page, "Cancel").click()
     checked(page.run())
+    held.set()
     assert "Cancelled" in words(page)
+    assert not page.get("progress")
     page.button(key="lab-again").click()
     checked(page.run())
     assert "Cancelled" not in words(page)
+
+
+def test_another_step_is_not_cancelled(open_page, sample):
+    page = open_page("teacher_forcing", step="2")
+    page.session_state["lab-cancelled"] = page.session_state["lab-asked"]
+    checked(page.run())
+    assert "Cancelled" in words(page)
+    page.button(key="lab-next").click()
+    checked(page.run())
+    assert "Cancelled" not in words(page)
+
+
+def test_the_last_step_can_wait_for_two_answers(open_page, sample, monkeypatch):
+    monkeypatch.setattr(lab_view, "PATIENCE_SECONDS", 0.0)
+    held = threading.Event()
+    short_jobs().submit(lambda: held.wait(20))
+    page = open_page("teacher_forcing", step="7", origin="1500")
+    held.set()
+    assert [found.label for found in page.button].count("Cancel") == 2
