@@ -50,6 +50,7 @@ bench: dev
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.reading
 	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m benchmarks.clicks
 
 # Files damaged in 2000 ways; `make test` tries 200.
 fuzz: dev

@@ -4,7 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.services import datasets, forecasts, models
+from app.services import datasets, forecast_costs, forecasts, models
 from app.services.errors import ServiceError
 from app.services.forecasts import ForecastRequest
 from app.storage.models import PENDING_FORECAST_STATES, Dataset, Model
@@ -16,17 +16,20 @@ from app.ui import (
     dataset_calendar,
     forecast_tabs,
     forecast_view,
+    origin_form,
+    request_form,
     resources,
     sampling_form,
 )
 from app.ui import format as fmt
 from app.ui.chart_style import palette
 from app.ui.forecast_tabs import View
+from app.ui.live_chart import live_chart
 from kronos_core.data.bars import CHANNELS, PRICES
 from kronos_core.data.calendars import Calendar
 from kronos_core.forecast.forecast import Forecast
 
-POLL_SECONDS = 0.7
+POLL_SECONDS = 0.35  # a small fan is drawn in less than a second
 PREVIEW_BARS = 250
 CONTEXT_CHOICES = {"60 bars": 60, "120 bars": 120, "250 bars": 250, "500 bars": 500}
 LONGEST_HORIZON = 1024
@@ -48,7 +51,7 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
 
     Returns the dataset and the index of the last bar that the model would see.
     """
-    widths = [2.4, 2.4, 1.6, 1.1, 1.1, 1.3, 1.1]
+    widths = [2.0, 2.0, 2.8, 1.1, 1.1, 1.3, 1.1]
     places = st.columns(widths, vertical_alignment="bottom")
     with places[0]:
         wanted = shown.dataset_id if shown else st.query_params.get("dataset")
@@ -60,7 +63,9 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
     suffix = shown.id if shown else "new"
     data = next(row for row in stored if row.id == dataset)
     with places[2]:
-        origin = origin_control(data, settings if shown and dataset == shown.dataset_id else {})
+        given = settings if shown and dataset == shown.dataset_id else {}
+        start = sampling_form.whole(given, "origin_index", data.bars - 1, 1, data.bars - 1)
+        origin = origin_form.origin_control(data, resources.bars(workspace, data), start)
     with places[3]:
         horizon = horizon_control(settings, suffix)
     with places[4]:
@@ -72,43 +77,20 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
         rare["calendar"] = dataset_calendar.for_forecast(
             workspace, data, known, key=f"{suffix}-{dataset}"
         )
+    origin_form.origin_problem()
     label, icon = "Draw", ":material/insights:"
     lengths = {"origin_index": origin, "horizon": horizon, "paths": paths}
     request = ForecastRequest(dataset_id=dataset, model_id=model, **lengths, **rare)
     if places[6].button(label, type="primary", icon=icon, width="stretch", key="draw"):
         draw_it(request)
     else:
-        estimate(request)
+        request_form.cost_line(lambda: forecast_costs.one_by_one(workspace, [request]))
     return data, origin
 
 
 def draw_it(request: ForecastRequest) -> None:
     with components.problems():
         open_forecast(forecasts.submit(workspace, request).id)
-
-
-def estimate(request: ForecastRequest) -> None:
-    """What drawing would take; what cannot be drawn is said on the click."""
-    try:
-        forecast_tabs.memory_line(forecasts.estimate(workspace, request))
-    except ServiceError:
-        st.caption("These settings cannot be drawn; Draw says why.")
-
-
-def origin_control(data: Dataset, settings: dict[str, object]) -> int:
-    """Index of the origin, chosen as its distance from the end: there nobody knows the future."""
-    last = data.bars - 1
-    start = last - sampling_form.whole(settings, "origin_index", last, 1, last)
-    before = st.number_input(
-        "Bars before the end",
-        0,
-        last - 1,
-        start,
-        key=f"origin-{data.id}-{start}",
-        help="The origin is the last bar that the model sees. 0 is the end of the data; with an "
-        "earlier origin the actual bars are drawn over the fan.",
-    )
-    return last - before
 
 
 def horizon_control(settings: dict[str, object], suffix: str) -> int:
@@ -209,7 +191,7 @@ def draw(view: View, channel: str, count: int, actual: pd.DataFrame) -> go.Figur
     )
     known = f", {len(actual)} actual bars over it" if len(actual) else ""
     alt = f"Fan chart of {channel}: {paths} paths, {horizon} bars from {forecast.origin}{known}"
-    components.chart(figure, key="fan", alt=alt)
+    live_chart(figure, key="fan", alt=alt, moved=forecast_tabs.target_moved(view.decimals))
     notes = [
         f"origin {fmt.bar_moment(forecast.origin, view.seconds)}",
         fmt.plural(paths, "path"),
@@ -244,6 +226,8 @@ def outlook(view: View) -> None:
         touch = forecast.probability_touch(view.target)[view.step]
         words = "Share of the paths that reach the target price by the chosen bar."
         st.metric("P(touch target)", fmt.percent(touch), help=words)
+    else:
+        forecast_tabs.add_target(view)
     st.metric("Last known close", fmt.price(forecast.last_close, decimals))
 
 

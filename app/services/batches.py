@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -13,10 +14,10 @@ import pandas as pd
 from app.jobs.threads import short_jobs
 from app.services import datasets, forecasts, memory, models
 from app.services.errors import ServiceError
-from app.services.forecast_requests import ForecastRequest, prepare, sentence
+from app.services.forecast_requests import ForecastRequest, check, prepare, sentence
 from app.storage import repository
 from app.storage.files import StorageError
-from app.storage.models import PENDING_FORECAST_STATES, Forecast, new_id
+from app.storage.models import PENDING_FORECAST_STATES, Dataset, Forecast, new_id
 from app.storage.session import Store
 from kronos_core.forecast import forecast as core
 from kronos_core.forecast.forecaster import Cancelled, sample_many
@@ -84,14 +85,29 @@ def _add(store: Store, requests: Sequence[ForecastRequest]) -> str:
         _prepared(store, request, batch=batch_id, place=place)
         for place, request in enumerate(requests)
     ]
-    first = requests[0]
-    contexts = [row.settings["context"] for row in prepared]
-    model = models.get(store, first.model_id)
-    memory.need(store, model, contexts, first.horizon, first.paths, first.dtype)
+    _need(store, requests[0], [row.settings["context"] for row in prepared])
     with store.session() as session:
         for row in prepared:
             repository.add(session, row)
     return batch_id
+
+
+def estimate(store: Store, requests: Sequence[ForecastRequest]) -> memory.Need:
+    """The memory that drawing all of them together would take. ServiceError says what cannot be."""
+    _check(requests)
+    model = models.get(store, requests[0].model_id)
+    rows = {row.id: row for row in datasets.list_datasets(store)}  # one query for all series
+    contexts = []
+    for request in requests:
+        dataset = rows.get(request.dataset_id) or datasets.get(store, request.dataset_id)
+        with _named(dataset):
+            contexts.append(check(store, _fitting(request, dataset), dataset, model)[1])
+    return _need(store, requests[0], contexts)
+
+
+def _need(store: Store, request: ForecastRequest, contexts: Sequence[int]) -> memory.Need:
+    model = models.get(store, request.model_id)
+    return memory.need(store, model, contexts, request.horizon, request.paths, request.dtype)
 
 
 def _check(requests: Sequence[ForecastRequest]) -> None:
@@ -110,14 +126,26 @@ def _check(requests: Sequence[ForecastRequest]) -> None:
 
 
 def _prepared(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
-    """Checked like a single forecast; a series shorter than the context gives what it has."""
+    """Checked like a single forecast."""
     dataset = datasets.get(store, request.dataset_id)
+    with _named(dataset):
+        return prepare(store, _fitting(request, dataset), **marks)
+
+
+def _fitting(request: ForecastRequest, dataset: Dataset) -> ForecastRequest:
+    """The request; a series shorter than the context gives what it has."""
     known = dataset.bars if request.origin_index is None else request.origin_index + 1
     context = request.context
     if context is not None and 2 <= known < context:
-        request = replace(request, context=known)
+        return replace(request, context=known)
+    return request
+
+
+@contextmanager
+def _named(dataset: Dataset) -> Iterator[None]:
+    """What a service says of one of many series begins with its name."""
     try:
-        return prepare(store, request, **marks)
+        yield
     except ServiceError as error:
         raise ServiceError(f"{dataset.name}: {error}") from error
 

@@ -9,6 +9,8 @@ import pandas as pd
 
 from app.services import datasets, forecasts, models
 from app.services.errors import ServiceError
+from app.services.forcing_labels import forcing_labels
+from app.services.sweeps import TEACHER_FORCING
 from app.storage.models import Forecast
 from app.storage.session import Store
 from kronos_core.data.calendars import Calendar
@@ -86,8 +88,11 @@ def load(store: Store, rows: Sequence[Forecast], past: int) -> tuple[list[Compar
 
 
 def labels(store: Store, rows: Sequence[Forecast]) -> list[str]:
-    """For each forecast the settings that differ; its name where none does. All are different."""
-    settings = [_settings(store, row) for row in rows]
+    """For each forecast the settings that differ; its name where none does. All are different.
+
+    The models of a sweep over teacher forcing are called by theirs."""
+    names = _model_names(store, rows)
+    settings = [_settings(store, row) | {"model": names[row.model_id]} for row in rows]
     differing = differences(settings)
     plain = [
         ", ".join(_words(name, values[name]) for name in differing) or row.name
@@ -114,7 +119,6 @@ def _settings(store: Store, row: Forecast) -> dict[str, Any]:
         values[name] = default if values[name] is None else values[name]
     return values | {
         "dataset": datasets.get(store, row.dataset_id).name,
-        "model": models.get(store, row.model_id).name,
         "dtype": values["dtype"] or "float32",
         "calendar": _calendar(values["calendar"]),
         "model_hash": row.model_hash[:10],
@@ -124,6 +128,14 @@ def _settings(store: Store, row: Forecast) -> dict[str, Any]:
 
 def _calendar(chosen: dict[str, Any] | None) -> str:
     return Calendar.from_dict(chosen).title if chosen else "of the dataset"
+
+
+def _model_names(store: Store, rows: Sequence[Forecast]) -> dict[str, str]:
+    found = {row.model_id: models.get(store, row.model_id) for row in rows}
+    names = {model_id: model.name for model_id, model in found.items()}
+    if all(row.settings.get("varied") == TEACHER_FORCING for row in rows):
+        names |= forcing_labels(store, list(found.values()))
+    return names
 
 
 def _words(name: str, value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import date
 from typing import Any
 
 import pandas as pd
@@ -62,7 +63,7 @@ def prepare(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
     """
     dataset = datasets.get(store, request.dataset_id)
     model = models.get(store, request.model_id)
-    origin, context = _check(store, request, dataset, model)
+    origin, context = check(store, request, dataset, model)
     bars = read_bars(store, dataset.data_hash, dataset.timezone)
     moment = bars["timestamps"].iloc[origin]
     settings = {
@@ -95,7 +96,7 @@ def _name(request: ForecastRequest, dataset: Dataset, model: Model, origin: pd.T
     return f"{dataset.name}, {model.name}"[: LONGEST_NAME - len(when)] + when
 
 
-def _check(
+def check(
     store: Store, request: ForecastRequest, dataset: Dataset, model: Model
 ) -> tuple[int, int]:
     """-> (origin index, context in bars). ServiceError with the remedy for what cannot be."""
@@ -130,7 +131,7 @@ def estimate(store: Store, request: ForecastRequest) -> memory.Need:
     """The memory that a forecast would take. ServiceError says what cannot be."""
     dataset = datasets.get(store, request.dataset_id)
     model = models.get(store, request.model_id)
-    _, context = _check(store, request, dataset, model)
+    _, context = check(store, request, dataset, model)
     return memory.need(store, model, [context], request.horizon, request.paths, request.dtype)
 
 
@@ -155,6 +156,21 @@ def _calendar(request: ForecastRequest) -> dict[str, Any] | None:
         return None
     with explained():
         return Calendar.from_dict(request.calendar).to_dict()
+
+
+def origin_on(dataset: Dataset, bars: pd.DataFrame, day: date) -> int:
+    """Index of the last bar on or before a day of the dataset's own zone, in which `bars` are.
+
+    ServiceError for a day outside of the bars. A forecast needs two, so the first is no origin.
+    """
+    stamps = pd.DatetimeIndex(bars["timestamps"]).tz_localize(None)
+    first, last = stamps[1].date(), stamps[-1].date()
+    if not first <= day <= last:
+        raise ServiceError(
+            f"The origin of a forecast of {dataset.name} lies between {first} and {last}, "
+            f"got {day}. Choose a day between them."
+        )
+    return int((stamps < pd.Timestamp(day) + pd.Timedelta(days=1)).sum()) - 1
 
 
 def read_bars(store: Store, data_hash: str, timezone: str) -> pd.DataFrame:

@@ -63,9 +63,11 @@ _SCALE_BARS = 20  # the last known bars, which tell whether prices were restated
 # ---------------------------------------------------------------- asking
 
 
-def submit(store: Store, request: ForecastRequest) -> Forecast:
-    """Queues a forecast on this process's short-job thread. ServiceError says what cannot be."""
-    row = _add(store, request)
+def submit(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
+    """Queues a forecast on this process's short-job thread; `marks` go into its settings.
+
+    ServiceError says what cannot be."""
+    row = _add(store, request, **marks)
     short_jobs().submit(lambda: draw(store, row.id))
     return row
 
@@ -80,8 +82,8 @@ def run_now(store: Store, request: ForecastRequest, progress: Progress | None = 
     return row
 
 
-def _add(store: Store, request: ForecastRequest) -> Forecast:
-    row = prepare(store, request)
+def _add(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
+    row = prepare(store, request, **marks)
     with store.session() as session:
         return repository.add(session, row)
 

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 from streamlit import column_config
 
-from app.services import batches, forecasts
+from app.services import batches, forecast_costs, forecasts
 from app.services.batches import Batch
 from app.services.forecast_requests import ForecastRequest
 from app.storage.models import Dataset, Model
@@ -48,9 +48,6 @@ def form(store: Store, datasets: Sequence[Dataset], models: Sequence[Model]) -> 
         paths = int(st.number_input("Paths", 1, most, min(100, most), key=f"{KEY}-paths"))
     with places[4].popover("Sampling", icon=":material/settings:", width="stretch"):
         rare = sampling_form.sampling({}, KEY)
-    label, icon = "Forecast all", ":material/insights:"
-    if not places[5].button(label, type="primary", icon=icon, width="stretch", key="batch-go"):
-        return None
     asked = [
         ForecastRequest(
             dataset_id=one,
@@ -62,6 +59,10 @@ def form(store: Store, datasets: Sequence[Dataset], models: Sequence[Model]) -> 
         )
         for one in chosen
     ]
+    label, icon = "Forecast all", ":material/insights:"
+    if not places[5].button(label, type="primary", icon=icon, width="stretch", key="batch-go"):
+        request_form.cost_line(lambda: forecast_costs.together(store, asked))
+        return None
     with components.problems():
         return batches.submit(store, asked)
     return None
@@ -114,6 +115,7 @@ def results(store: Store, batch: Batch) -> str | None:
         row_height=40,
         height=table_height,
         column_config=_columns(),
+        placeholder=fmt.NONE,
         alt=f"Figures of {fmt.plural(len(frame), 'series', 'series')}; select a row to open it",
     )
     for row in batch.rows:

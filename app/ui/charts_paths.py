@@ -72,10 +72,13 @@ def price_range(context: pd.DataFrame, forecast: Forecast) -> list[float]:
 def mark(
     figure: go.Figure, *, bar: int | None, target: float | None, decimals: int, past: int
 ) -> go.Figure:
-    """A fan with its chosen bar (from 0; None for no line) and its target price."""
+    """A fan with its chosen bar (from 0; None for no line) and its target price.
+
+    Only the target lies above the traces, where a chart lets it be dragged."""
     if bar is not None:
         line = {"color": ACCENT, "width": 1, "dash": "dash"}
         figure.add_vline(x=past + bar, line=line)
+    figure.update_shapes(layer="below")
     if target is not None:
         _target_line(figure, target, decimals)
     return figure
@@ -85,9 +88,13 @@ def _target_line(figure: go.Figure, target: float, decimals: int) -> None:
     figure.add_hline(
         y=target,
         line={"color": TARGET, "width": 1.4, "dash": "dash"},
-        annotation_text=f"target {fmt.price(target, decimals)}",
-        annotation_position="top left",
-        annotation_font={"color": TARGET, "size": 11},
+        # A label of the line itself follows it while it is dragged.
+        label={
+            "texttemplate": f"target %{{y0:,.{decimals}f}}",
+            "textposition": "start",
+            "yanchor": "bottom",
+            "font": {"color": TARGET, "size": 11},
+        },
     )
 
 

@@ -160,6 +160,7 @@ def _table(compared: Sequence[Compared], scale: charts_fans.Scale, step: int) ->
         hide_index=True,
         key="compare-table",
         column_config=columns,
+        placeholder=fmt.NONE,
         alt=f"Figures of {len(compared)} forecasts at bar {step + 1}",
     )
     with st.container(horizontal=True):

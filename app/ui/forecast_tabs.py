@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.services import compare, memory
+from app.services import compare
 from app.storage.models import Forecast as Row
 from app.ui import charts_paths, components, distribution, export, forecast_view
 from app.ui import format as fmt
 from app.ui.chart_style import Palette
 from kronos_core.forecast.forecast import Forecast
-from kronos_core.forecast.memory import GB
 
 PATH_CONTEXT = 60
 TARGET_HELP = (
-    "A price. Beside the fan stands the chance that a path touches it by the chosen bar, within "
-    "the highs and lows on the way."
+    "A price; drag its line in the fan to another. Beside the fan stands the chance that a path "
+    "touches it by the chosen bar, within the highs and lows on the way."
 )
 CRPS_HELP = (
     "Continuous ranked probability score: how far the paths lie from what happened, less how far "
@@ -73,17 +73,25 @@ def target_control() -> float | None:
         return None
 
 
-def memory_line(need: memory.Need) -> None:
-    """What drawing would take, before it starts."""
-    parts = "" if need.parts == 1 else f", drawn in {need.parts} parts to stay within it"
-    st.caption(
-        f"Drawing takes about {_size(need.total)} of memory; {_size(need.allowed)} may be "
-        f"used{parts}."
+def target_moved(decimals: int) -> Callable[[float], None]:
+    """Takes the price to which the target's line was dragged as if it had been typed."""
+
+    def moved(price: float) -> None:
+        st.session_state["target"] = f"{price:.{decimals}f}"
+
+    return moved
+
+
+def add_target(view: View) -> None:
+    """Puts a target's line, to be dragged, on the upper edge of the 80 % range."""
+    st.button(
+        "Add a target",
+        icon=":material/horizontal_rule:",
+        on_click=target_moved(view.decimals),
+        args=(float(view.forecast.quantiles([0.9])[0, view.step]),),
+        help="Draws a line on the upper edge of the 80 % range; drag it to another price.",
+        key="add-target",
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / GB:.1f} GB" if count >= GB else f"{max(count / 1e6, 1):.0f} MB"
 
 
 def score_line(view: View, actual: pd.DataFrame) -> None:
@@ -172,7 +180,9 @@ def distribution_tab(view: View) -> None:
     st.caption(f"Close at bar {view.step + 1}, {view.moment}")
     if view.target is None:
         components.chart(figure, key="distribution", alt=alt)
-        st.caption("Type a target price above to see its chances, bar by bar.")
+        st.caption(
+            "Type a target price above, or add one beside the fan, to see its chances, bar by bar."
+        )
         return
     left, right = st.columns([3, 2], gap="medium")
     with left:

@@ -1,12 +1,15 @@
-"""A chart whose zoom survives the refreshes of a live page (see assets/live_chart.js)."""
+"""A chart whose zoom survives the refreshes of a live page, and whose lines can be dragged (see
+assets/live_chart.js)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import plotly.graph_objects as go
+import streamlit as st
 from streamlit.components import v1, v2
 from streamlit.components.v2.types import ComponentRenderer
 
@@ -31,13 +34,24 @@ def _renderer() -> ComponentRenderer:
     )
 
 
-def live_chart(figure: go.Figure, *, key: str, alt: str) -> None:
+def live_chart(
+    figure: go.Figure, *, key: str, alt: str, moved: Callable[[float], None] | None = None
+) -> None:
     """Draws the figure, or brings the one of that key up to date in place.
 
     `alt` is read to people who cannot see it. The zoom lasts as long as the figure's uirevision.
+    With `moved` a person may drag the horizontal lines that lie above the traces; when one is let
+    go, `moved` gets its new value before the page runs again, which must then draw it there.
     """
+
+    def release() -> None:
+        assert moved is not None
+        moved(float(st.session_state[key]["moved"]))
+
+    config = chart_style.CONFIG | {"edits": {"shapePosition": moved is not None}}
     _renderer()(
         key=key,
-        data={"figure": figure.to_json(), "alt": alt, "config": chart_style.CONFIG},
+        data={"figure": figure.to_json(), "alt": alt, "config": config},
         height="content",
+        on_moved_change=None if moved is None else release,
     )

@@ -1,12 +1,16 @@
-"""Controls of what to draw, shared by a sweep and by many series."""
+"""Controls of what to draw and what it takes, shared by the forms that draw."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from app.services.errors import ServiceError
+from app.services.forecast_costs import Cost
 from app.storage.models import Dataset, Model
+from app.ui import format as fmt
+from kronos_core.forecast.memory import GB
 
 LONGEST_HORIZON = 1024
 ORIGIN_HELP = "The origin is the last bar that the model sees; 0 is the end of the data."
@@ -41,3 +45,34 @@ def lengths(key: str, most_paths: int) -> tuple[int, int]:
     start = min(100, most_paths)
     paths = st.number_input("Paths", 1, most_paths, start, key=f"{key}-paths")
     return int(horizon), int(paths)
+
+
+def cost_line(cost: Callable[[], Cost]) -> None:
+    """What drawing would take, before it starts; or why it cannot be, with the numbers."""
+    try:
+        st.caption(cost_words(cost()))
+    except ServiceError as problem:
+        st.caption(fmt.plain(f"This cannot be drawn. {problem}"))
+
+
+def cost_words(cost: Cost) -> str:
+    """Number of forecasts where there are several, memory and time."""
+    need = cost.need
+    several = f"{fmt.plural(cost.forecasts, 'forecast')}. " if cost.forecasts > 1 else ""
+    parts = "" if need.parts == 1 else f", drawn in {need.parts} parts to stay within it"
+    return (
+        f"{several}Drawing takes about {_size(need.total)} of memory; {_size(need.allowed)} may "
+        f"be used{parts}. {_time(cost.seconds)}"
+    )
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "How long it takes is known after the first forecast with a model of this size."
+    if seconds < 1:
+        return "It takes less than a second."
+    return f"It takes about {fmt.duration(seconds)}."
+
+
+def _size(count: int) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{max(count / 1e6, 1):.0f} MB"

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from app.jobs.threads import ShortJobs
-from app.services import batches, datasets, forecasts, memory
+from app.services import batches, datasets, forecast_costs, forecasts, memory
 from app.services.errors import ServiceError
 from app.services.forecasts import ForecastRequest
 from app.storage import Store
@@ -101,10 +101,14 @@ def test_too_much_for_the_memory_together(
     store: Store, requests: list[ForecastRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = forecasts.estimate(store, requests[0])
-    share = memory.SHARE * (one.total + 1) / one.allowed
+    cost = forecast_costs.together(store, requests)
+    assert (cost.forecasts, cost.seconds) == (3, None)
+    assert cost.need.total > 1.5 * one.total, (cost, one)
+    share = memory.SHARE * 1.5 * one.total / one.allowed  # free memory changes meanwhile
     monkeypatch.setattr(memory, "SHARE", share)
-    with pytest.raises(ServiceError, match="for 3 series need about"):
-        batches.submit(store, requests)
+    for ask in (batches.submit, forecast_costs.together):
+        with pytest.raises(ServiceError, match="for 3 series need about"):
+            ask(store, requests)
 
 
 def test_files_that_are_gone_fail_their_series_alone(

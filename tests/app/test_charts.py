@@ -157,6 +157,16 @@ def test_fan_starts_at_the_last_known_value():
     assert trace(figure, "median").x[0] == trace(figure, "bars").x[-1]
 
 
+def test_only_the_target_lies_where_it_can_be_dragged():
+    context = bars(50)
+    figure = charts.fan(
+        context, forecast(after=context), channel="close", colours=COLOURS, entity="x"
+    )
+    charts_paths.mark(figure, bar=3, target=101.5, decimals=2, past=len(context))
+    above = [shape for shape in figure.layout.shapes if shape.layer != "below"]
+    assert [(shape.y0, shape.y1) for shape in above] == [(101.5, 101.5)]
+
+
 @pytest.mark.parametrize(("paths", "drawn"), [(7, 7), (30, 30), (500, 30)])
 def test_at_most_thirty_paths_are_drawn_singly(paths, drawn):
     context = bars(50)

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from app.jobs.threads import ShortJobs
-from app.services import compare, forecasts, memory, sweeps
+from app.services import compare, forecast_costs, forecasts, memory, models, runs, sweeps
 from app.services.errors import ServiceError
+from app.services.forcing_labels import forcing_choices
 from app.services.forecasts import ForecastRequest
 from app.storage import Store
 from app.storage.models import Dataset, Forecast, Model
 from app.ui import charts_fans
 from kronos_core.model.outline import outline
 from kronos_core.model.zoo import load_bundle, resolve_device
+from tests.tuned import tuned
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +65,72 @@ def test_values_that_are_none(setting: str, text: str, message: str) -> None:
 
 def test_a_sweep_is_queued_only_as_a_whole(store: Store, base: ForecastRequest) -> None:
     with pytest.raises(ServiceError, match="Temperature must be above 0"):
-        sweeps.submit(store, sweeps.requests(store, base, "temperature", [1.0, -1.0]))
+        sweeps.submit(
+            store, sweeps.requests(store, base, "temperature", [1.0, -1.0]), "temperature"
+        )
     with pytest.raises(ServiceError, match="0 to 119 bars before the end"):
         sweeps.requests(store, base, "origin_index", [0, 500])
     assert forecasts.list_forecasts(store) == []
-    rows = sweeps.submit(store, sweeps.requests(store, base, "origin_index", [20, 10]))
+    rows = sweeps.submit(
+        store, sweeps.requests(store, base, "origin_index", [20, 10]), "origin_index"
+    )
     assert [row.settings["origin_index"] for row in rows] == [99, 109]
     assert rows[0].name == "Walk, origin 20 bars before the end"
+
+
+def test_models_by_their_teacher_forcing(
+    store: Store, base: ForecastRequest, dataset: Dataset, model: Model
+) -> None:
+    own = tuned(store, model, dataset, "own", "First")
+    twin = tuned(store, model, dataset, "own", "Second")
+    fading = tuned(store, model, dataset, "linear:1:0.25", "Third")
+    stored = models.list_models(store)
+    assert {row.id for row in forcing_choices(stored)} == {own.id, twin.id, fading.id, model.id}
+    asked = sweeps.requests(store, base, "teacher_forcing", [own.id, fading.id, "Tiny"])
+    assert [one.model_id for one in asked] == [own.id, fading.id, model.id]
+    rows = sweeps.submit(store, asked, "teacher_forcing")
+    assert rows[1].name == "Walk, ε linear:1:0.25"
+    assert compare.labels(store, rows) == ["ε own", "ε linear:1:0.25", "untuned"]
+    alike = sweeps.requests(store, base, "teacher_forcing", [own.id, twin.id])
+    rows = sweeps.submit(store, alike, "teacher_forcing")
+    assert compare.labels(store, rows) == ["ε own, First", "ε own, Second"]
+    by_name = sweeps.requests(store, base, "model_id", [own.id, fading.id])
+    assert compare.labels(store, sweeps.submit(store, by_name, "model_id")) == ["First", "Third"]
+
+
+def test_teacher_forcing_of_a_deleted_run(
+    store: Store, base: ForecastRequest, dataset: Dataset, model: Model
+) -> None:
+    own = tuned(store, model, dataset, "own", "First")
+    asked = sweeps.requests(store, base, "teacher_forcing", [own.id, model.id])
+    rows = sweeps.submit(store, asked, "teacher_forcing")
+    runs.cancel(store, str(own.run_id))
+    runs.delete(store, str(own.run_id))
+    assert compare.labels(store, rows) == ["First", "untuned"]
+    assert forcing_choices(models.list_models(store)) == []
+    with pytest.raises(ServiceError, match="runs that First came from were deleted"):
+        sweeps.requests(store, base, "teacher_forcing", [own.id, model.id])
+
+
+# ---------------------------------------------------------------- what it takes
+
+
+def test_the_cost_of_a_sweep(
+    store: Store, base: ForecastRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = sweeps.requests(store, base, "context", [30, 60])
+    cost = forecast_costs.one_by_one(store, asked)
+    needs = [forecasts.estimate(store, one) for one in asked]
+    assert (cost.forecasts, cost.seconds) == (2, None)
+    assert cost.need.total == max(need.total for need in needs)
+    row = forecasts.run_now(store, base)
+    seconds = (row.summary or {})["seconds"]
+    assert forecast_costs.one_by_one(store, asked).seconds == pytest.approx(2 * seconds)
+    double = replace(base, paths=2 * base.paths)
+    assert forecast_costs.one_by_one(store, [double]).seconds == pytest.approx(2 * seconds)
+    monkeypatch.setattr(memory, "SHARE", 1e-9)
+    with pytest.raises(ServiceError, match="GB may be used"):
+        forecast_costs.one_by_one(store, asked)
 
 
 # ---------------------------------------------------------------- comparing

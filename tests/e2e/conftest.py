@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from tests.e2e import driver
 
@@ -16,17 +16,11 @@ OUTPUT = Path(__file__).parent / "output"
 def browser() -> Iterator[Browser]:
     """Headless Chromium. In CI its absence is a failure, elsewhere a reason to skip."""
     if not Path(driver.CHROMIUM).exists():
-        reason = f"no Chromium at {driver.CHROMIUM}; KRONOS_TEST_CHROMIUM names another place"
         if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium
-        opened = chromium.launch(
-            executable_path=driver.CHROMIUM, args=driver.BROWSER_ARGUMENTS, headless=True
-        )
+            pytest.fail(driver.NO_CHROMIUM)
+        pytest.skip(driver.NO_CHROMIUM)
+    with driver.browsing() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="session")
@@ -47,18 +41,14 @@ def server(served: driver.Server) -> Iterator[driver.Server]:
 
 @pytest.fixture
 def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A fresh tab of 1440 × 900; what it showed last is kept when the test fails."""
-    context = browser.new_context(
-        viewport={"width": 1440, "height": 900}, timezone_id="Europe/Berlin", accept_downloads=True
-    )
-    context.set_default_timeout(driver.PATIENCE * 1000)
-    tab = context.new_page()
+    """A fresh tab; what it showed last is kept when the test fails."""
+    tab = driver.new_tab(browser)
     failures = request.session.testsfailed
     yield tab
     if request.session.testsfailed > failures:
         OUTPUT.mkdir(exist_ok=True)
         tab.screenshot(path=str(OUTPUT / f"{request.node.name}.png"), full_page=True)
-    context.close()
+    tab.context.close()
 
 
 @pytest.fixture

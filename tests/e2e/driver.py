@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Error, Locator, Page, expect
+from playwright.sync_api import Browser, Error, Locator, Page, expect, sync_playwright
 
 from app.jobs.supervisor import Supervisor, worker_of
 from app.services import datasets, forecasts, models, runs
@@ -24,6 +24,7 @@ from app.storage.models import ACTIVE_STATES, PENDING_FORECAST_STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("KRONOS_TEST_CHROMIUM", "/usr/bin/chromium")
+NO_CHROMIUM = f"no Chromium at {CHROMIUM}; KRONOS_TEST_CHROMIUM names another place"
 BROWSER_ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -148,6 +149,26 @@ def serving(workspace: Path, log: Path, entry: str = "app/server.py") -> Iterato
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """Headless Chromium for the length of a block."""
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=BROWSER_ARGUMENTS, headless=True
+        )
+        yield opened
+        opened.close()
+
+
+def new_tab(browser: Browser) -> Page:
+    """A fresh tab of 1440 × 900 that shares nothing with others."""
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 900}, timezone_id="Europe/Berlin", accept_downloads=True
+    )
+    context.set_default_timeout(PATIENCE * 1000)
+    return context.new_page()
 
 
 def wait_until(page: Page, condition: Callable[[], bool], what: str) -> None:

@@ -1,6 +1,7 @@
 """Fans against what happened, side by side, over many series, and taken back, in a browser."""
 
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pandas as pd
@@ -47,6 +48,29 @@ def twelve(server):
     return server
 
 
+PLACE_OF = """(node, price) => {
+    const axis = node._fullLayout.yaxis;
+    return node.getBoundingClientRect().y + axis._offset + axis.l2p(price);
+}"""
+
+
+def drag_target(page, price, to):
+    """Drags the target's line in the fan from one price to another."""
+    fan = driver.chart(page, "fan")
+    fan.scroll_into_view_if_needed()
+    x = fan.bounding_box()["x"] + 300
+    page.mouse.move(x, fan.evaluate(PLACE_OF, price))
+    page.mouse.down()
+    page.mouse.move(x, fan.evaluate(PLACE_OF, to), steps=8)
+    page.mouse.up()
+
+
+def metric(page, label):
+    """The value of a figure beside the fan."""
+    shown = page.get_by_test_id("stMetric").filter(has_text=label)
+    return shown.get_by_test_id("stMetricValue")
+
+
 def test_a_past_origin_with_the_actual_bars_over_the_fan(page, twelve, shoot, tmp_path):
     driver.open_page(page, f"{twelve.url}/forecast", "Forecast")
     for label, value in (("Bars before the end", 24), ("Horizon", 12)):
@@ -64,6 +88,17 @@ def test_a_past_origin_with_the_actual_bars_over_the_fan(page, twelve, shoot, tm
     expect(page.get_by_text("P(touch target)")).to_be_visible()
     assert "target=500" in page.url
     shoot("forecast-past")
+    expect(metric(page, "P(touch target)")).to_have_text("0 %")
+    driver.zoom(page, "fan")
+    zoomed = driver.shown_range(page, "fan")
+    last = float(metric(page, "Last known close").inner_text().replace(",", ""))
+    drag_target(page, 500, to=last)
+    expect(metric(page, "P(touch target)")).not_to_have_text("0 %")
+    (dragged,) = parse_qs(urlsplit(page.url).query)["target"]
+    assert float(dragged) == pytest.approx(last, rel=0.01)
+    expect(page.get_by_label("Target price", exact=True)).to_have_value(dragged)
+    assert driver.shown_range(page, "fan") == zoomed
+    shoot("forecast-target")
     driver.open_tab(page, "Download")
     with page.expect_download() as waiting:
         driver.press(page, "HTML")

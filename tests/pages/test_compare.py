@@ -2,9 +2,10 @@
 
 import pytest
 
-from app.services import batches, datasets, forecasts, sweeps
+from app.services import batches, datasets, forecasts, memory, models, sweeps
 from app.services.forecasts import ForecastRequest
 from tests.pages.helpers import button, checked, settled, words
+from tests.tuned import tuned
 
 
 def charts(page) -> list[str]:
@@ -21,7 +22,8 @@ def swept(store, sample):
         context=32,
         origin_index=sample.bars - 4,
     )
-    rows = sweeps.submit(store, sweeps.requests(store, base, "temperature", [0.5, 1.0, 1.5]))
+    asked = sweeps.requests(store, base, "temperature", [0.5, 1.0, 1.5])
+    rows = sweeps.submit(store, asked, "temperature")
     return [settled(store, row.id) for row in rows]
 
 
@@ -83,6 +85,41 @@ def test_a_sweep_of_bad_values_is_explained(open_page, store, sample):
     assert forecasts.list_forecasts(store) == []
 
 
+def test_a_sweep_says_what_it_takes(open_page, store, sample, monkeypatch):
+    page = open_page("compare")
+    assert "3 forecasts. Drawing takes about" in words(page)
+    assert "How long it takes is known after the first forecast" in words(page)
+    monkeypatch.setattr(memory, "SHARE", 1e-6)
+    checked(page.run())
+    assert "This cannot be drawn" in words(page)
+    assert "GB may be used" in words(page)
+    button(page, "Queue them").click()
+    checked(page.run())
+    assert "shorten the horizon" in page.error[0].value
+    assert forecasts.list_forecasts(store) == []
+
+
+def test_models_are_compared_by_their_teacher_forcing(open_page, store, sample):
+    page = open_page("compare")
+    page.selectbox(key="sweep-setting").set_value("teacher_forcing")
+    checked(page.run())
+    assert "No model was fine-tuned yet" in words(page)
+    nano = models.get(store, "kronos-nano")
+    made = [tuned(store, nano, sample, text, text) for text in ("own", "true")]
+    checked(page.run())
+    choice = page.multiselect(key="sweep-models-teacher_forcing")
+    assert set(choice.options) == {"ε own", "ε true", "untuned"}
+    choice.set_value([row.id for row in made])
+    page.number_input(key="sweep-horizon").set_value(3)
+    page.number_input(key="sweep-paths").set_value(4)
+    button(page, "Queue them").click()
+    checked(page.run())
+    rows = [settled(store, row.id) for row in forecasts.list_forecasts(store)]
+    assert {row.model_id for row in rows} == {row.id for row in made}
+    page = open_page("compare", forecasts=",".join(row.id for row in rows))
+    assert set(page.dataframe[0].value["Forecast"]) == {"ε own", "ε true"}
+
+
 def test_many_series(open_page, store, batch):
     page = open_page("compare", show="Many series", batch=batch.id)
     table = page.dataframe[0].value
@@ -91,11 +128,23 @@ def test_many_series(open_page, store, batch):
     assert not page.error
 
 
+def test_a_series_that_is_not_drawn_has_no_values(open_page, store, sample):
+    request = ForecastRequest(dataset_id=sample.id, model_id="kronos-nano", horizon=4, paths=6)
+    batch_id = batches._add(store, [request])  # nobody draws it
+    page = open_page("compare", show="Many series", batch=batch_id)
+    table = page.dataframe[0]
+    assert table.value["Median move"].isna().all()
+    assert table.value["Median move"].dtype == float  # sorts as a number
+    assert table.proto.placeholder == "–"
+
+
 def test_many_series_are_queued_as_one_job(open_page, store, sample):
     datasets.add_sample(store, "nasdaq")
     page = open_page("compare", show="Many series")
     page.number_input(key="batch-horizon").set_value(3)
     page.number_input(key="batch-paths").set_value(4)
+    checked(page.run())
+    assert "2 forecasts. Drawing takes about" in words(page)
     button(page, "Forecast all").click()
     checked(page.run())
     (made,) = batches.list_batches(store)

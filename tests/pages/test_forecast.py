@@ -1,5 +1,7 @@
 """Forecast: drawing, reading and deleting fans."""
 
+from datetime import date, timedelta
+
 import pytest
 
 from app.services import datasets, forecasts, memory
@@ -13,7 +15,9 @@ def number(page, label: str):
 
 
 def charts(page) -> list[str]:
-    return [found.key for found in page.get("plotly_chart")]
+    """The keys of the charts; a fan whose target can be dragged is a component of ours."""
+    parts = [found.proto.id.rsplit("-", 1)[-1] for found in page.get("bidi_component")]
+    return [found.key for found in page.get("plotly_chart")] + parts
 
 
 def test_empty_page_opens_the_sample_on_one_click(open_page, store):
@@ -39,6 +43,39 @@ def test_draw(open_page, store, sample):
     page = open_page("forecast", forecast=row.id)
     assert number(page, "Bars before the end").value == 3
     assert "fan" in charts(page)
+
+
+def test_the_origin_by_date(open_page, store, sample):
+    stamps = datasets.bars(store, sample)["timestamps"]
+    page = open_page("forecast", dataset=sample.id)
+
+    def origin_date():
+        return field(page.date_input, "Origin date")
+
+    assert origin_date().value == stamps.iloc[-1].date()
+    number(page, "Bars before the end").set_value(7)
+    checked(page.run())
+    assert origin_date().value == stamps.iloc[-8].date()
+    origin_date().set_value(date(2018, 12, 2))  # a Sunday
+    checked(page.run())
+    assert origin_date().value == date(2018, 11, 30)
+    index = int((stamps.dt.date <= date(2018, 12, 2)).sum()) - 1
+    assert number(page, "Bars before the end").value == sample.bars - 1 - index
+    assert "The model sees the bars up to 2018-11-30" in words(page)
+
+
+@pytest.mark.parametrize("years", [-1, 1])
+def test_an_origin_outside_of_the_data(open_page, store, sample, years):
+    stamps = datasets.bars(store, sample)["timestamps"]
+    page = open_page("forecast", dataset=sample.id)
+    outside = stamps.iloc[0 if years < 0 else -1].date() + timedelta(days=366 * years)
+    field(page.date_input, "Origin date").set_value(outside)
+    checked(page.run())
+    assert f"between {stamps.iloc[1].date()} and {stamps.iloc[-1].date()}" in page.error[0].value
+    assert field(page.date_input, "Origin date").value == stamps.iloc[-1].date()
+    assert number(page, "Bars before the end").value == 0
+    checked(page.run())
+    assert not page.error
 
 
 def test_fan_with_actual_bars(open_page, drawn):
@@ -73,6 +110,16 @@ def test_the_chosen_bar_and_the_target(open_page, drawn):
     checked(page.run())
     assert "Type a price such as 1234.5" in page.error[0].value
     assert "P(touch target)" not in [found.label for found in page.metric]
+
+
+def test_a_target_line_without_typing(open_page, store, drawn):
+    page = open_page("forecast", forecast=drawn.id)
+    button(page, "Add a target").click()
+    checked(page.run())
+    edge = forecasts.load(store, drawn).quantiles([0.9])[0, -1]
+    assert float(page.text_input(key="target").value) == pytest.approx(edge, rel=1e-4)
+    assert "P(touch target)" in [found.label for found in page.metric]
+    assert "Add a target" not in [found.label for found in page.button]
 
 
 def test_a_new_draw_beside_a_chosen_bar_and_target(open_page, store, drawn):

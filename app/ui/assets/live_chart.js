@@ -23,16 +23,34 @@ function themed(layout, node) {
   return layout;
 }
 
+// Tells of a horizontal line that was dragged. The value drawn next is the one that the page makes
+// of it, so what Plotly keeps of the drag itself ends with each new figure.
+function tellMoves(node, figure, setTriggerValue) {
+  figure.layout.editrevision = Date.now();
+  node.told = (changes) => {
+    const line = Object.keys(changes).find((name) => /^shapes\[\d+\]\.y0$/.test(name));
+    if (line) setTriggerValue("moved", changes[line]);
+  };
+}
+
+function listen(node) {
+  if (node.listens) return;
+  node.listens = true;
+  node.on("plotly_relayout", (changes) => node.told(changes));
+}
+
 export default function (component) {
-  const { data, parentElement } = component;
+  const { data, parentElement, setTriggerValue } = component;
   const node = parentElement.querySelector(".live-chart");
   node.setAttribute("role", "figure");
   node.setAttribute("aria-label", data.alt);
   const figure = JSON.parse(data.figure);
   node.style.minHeight = `${figure.layout.height}px`;
+  tellMoves(node, figure, setTriggerValue);
   const config = { ...data.config, responsive: true };
   library()
     .then((Plotly) => Plotly.react(node, figure.data, themed(figure.layout, node), config))
+    .then(() => listen(node))
     .catch((error) => { node.textContent = error.message; });
   return () => {
     if (!node.isConnected && window.Plotly) window.Plotly.purge(node);
