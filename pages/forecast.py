@@ -29,7 +29,7 @@ from kronos_core.data.bars import CHANNELS, PRICES
 from kronos_core.data.calendars import Calendar
 from kronos_core.forecast.forecast import Forecast
 
-POLL_SECONDS = 0.35  # a small fan is drawn in less than a second
+POLL_SECONDS = 0.7
 PREVIEW_BARS = 250
 CONTEXT_CHOICES = {"60 bars": 60, "120 bars": 120, "250 bars": 250, "500 bars": 500}
 LONGEST_HORIZON = 1024
@@ -90,7 +90,7 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
 
 def draw_it(request: ForecastRequest) -> None:
     with components.problems():
-        open_forecast(forecasts.submit(workspace, request).id)
+        open_forecast(forecasts.submit(workspace, request, wait=forecasts.SOON).id)
 
 
 def horizon_control(settings: dict[str, object], suffix: str) -> int:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +64,18 @@ _SCALE_BARS = 20  # the last known bars, which tell whether prices were restated
 # ---------------------------------------------------------------- asking
 
 
-def submit(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
+SOON = 1.5
+"""Seconds in which a small fan is there; to wait for it costs less than to look again and again."""
+
+
+def submit(store: Store, request: ForecastRequest, *, wait: float = 0.0, **marks: Any) -> Forecast:
     """Queues a forecast on this process's short-job thread; `marks` go into its settings.
 
+    wait: seconds after which it returns at the latest though the forecast is not drawn yet.
     ServiceError says what cannot be."""
     row = _add(store, request, **marks)
-    short_jobs().submit(lambda: draw(store, row.id))
+    job = short_jobs().submit(lambda: draw(store, row.id))
+    futures.wait([job], timeout=wait)
     return row
 
 

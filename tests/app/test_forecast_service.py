@@ -63,6 +63,11 @@ def test_a_submitted_forecast_is_drawn_and_stored(store: Store, request_: Foreca
     assert [row.id for row in forecasts.list_forecasts(store)] == [done.id]
 
 
+def test_a_small_forecast_can_be_waited_for(store: Store, request_: ForecastRequest) -> None:
+    row = forecasts.submit(store, request_, wait=60)
+    assert forecasts.get(store, row.id).state == "finished"
+
+
 def test_drawing_at_once_gives_the_same_paths(store: Store, request_: ForecastRequest) -> None:
     queued = wait_for(store, forecasts.submit(store, request_), ("finished", "failed"))
     steps: list[tuple[int, int]] = []
@@ -213,6 +218,13 @@ def test_a_running_and_a_queued_forecast_can_be_cancelled(
         forecasts.delete(store, first.id)
     forecasts.cancel(store, first.id)
     assert wait_for(store, first, ("cancelled",)).reason == "Cancelled on request."
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_long_forecast_is_not_waited_for(store: Store, request_: ForecastRequest) -> None:
+    row = forecasts.submit(store, request_, wait=0.05)
+    assert forecasts.get(store, row.id).state in ("queued", "running")
+    forecasts.cancel(store, row.id)
 
 
 @pytest.mark.usefixtures("endless")
