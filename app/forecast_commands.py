@@ -1,16 +1,186 @@
-"""Commands over several series at once."""
+"""The commands that draw: one forecast, several series at once, or one setting varied."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
 
-from app.services import batches, datasets
+from app.services import batches, datasets, forecasts, sweeps
+from app.services.errors import ServiceError
 from app.services.forecasts import ForecastRequest
 from app.storage import Store
+from app.storage.models import Forecast
+from app.terminal import workspace
 from kronos_core.data.calendars import Calendar, exchange, weekly
+
+SUFFIXES = (".csv", ".parquet")
+
+cli = typer.Typer()
+
+Horizon = Annotated[int, typer.Option(help="Bars to forecast.")]
+Out = Annotated[Path, typer.Option(help="File to write: .csv or .parquet.")]
+ModelName = Annotated[str, typer.Option(help="Name or id of the model.")]
+Paths = Annotated[int, typer.Option(help="Number of sample paths.")]
+Seed = Annotated[int, typer.Option(help="Seed of the draws.")]
+Temperature = Annotated[float, typer.Option(help="Below 1 is calmer, above 1 wilder.")]
+TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")]
+TopP = Annotated[float | None, typer.Option(help="Keep this share of probability.")]
+Context = Annotated[int | None, typer.Option(help="Bars given to the model.")]
+Dtype = Annotated[str, typer.Option(help="float32, or bfloat16 for the predictor.")]
+Origin = Annotated[
+    str | None,
+    typer.Option(help="Last context bar: its number from 0, or a date; else the last bar."),
+]
+CalendarName = Annotated[
+    str | None,
+    typer.Option(help="XNYS, 24/7, 24/5 or 09:30-16:00 on weekdays; else the dataset's own."),
+]
+
+
+@cli.command()
+def forecast(
+    dataset: Annotated[
+        list[str], typer.Option(help="Name or id of a dataset; give several to draw them together.")
+    ],
+    horizon: Horizon,
+    out: Out,
+    model: ModelName = "kronos-nano",
+    paths: Paths = 100,
+    seed: Seed = 0,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    context: Context = None,
+    dtype: Dtype = "float32",
+    origin: Origin = None,
+    calendar: CalendarName = None,
+) -> None:
+    """Draw sample paths and write them: path, step, timestamp, open … amount.
+
+    Of several datasets the table begins with the column series.
+    """
+    check_target(out)
+    with workspace() as store:
+        request = ForecastRequest(
+            dataset_id=dataset[0],
+            model_id=model,
+            horizon=horizon,
+            paths=paths,
+            origin_index=origin_index(store, dataset[0], origin),
+            context=context,
+            seed=seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            dtype=dtype,
+            calendar=chosen_calendar(store, dataset[0], calendar),
+        )
+        if len(dataset) > 1:
+            origins = [origin_index(store, one, origin) for one in dataset]
+            write(draw_many(store, request, dataset, origins), out)
+            return
+        row = forecasts.run_now(store, request)
+        write(forecasts.load(store, row).to_frame(), out)
+        typer.echo(f"{out}: {paths} paths of {horizon} bars, {_change(row)}")
+
+
+@cli.command()
+def sweep(
+    dataset: Annotated[str, typer.Option(help="Name or id of a dataset.")],
+    vary: Annotated[str, typer.Option(help=f"One of {', '.join(sweeps.SETTINGS)}.")],
+    values: Annotated[
+        str, typer.Option(help='Its values, as "0.6, 1.0, 1.4"; names of models, with commas.')
+    ],
+    horizon: Horizon,
+    out: Out,
+    model: ModelName = "kronos-nano",
+    paths: Paths = 100,
+    seed: Seed = 0,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    context: Context = None,
+    dtype: Dtype = "float32",
+    origin: Origin = None,
+) -> None:
+    """Draw one forecast for each value of a setting and write all of them, with a column forecast.
+
+    They are stored, so that the page Compare shows them too. Values of origin_index are counted
+    in bars before the end.
+    """
+    check_target(out)
+    with workspace() as store:
+        base = ForecastRequest(
+            dataset_id=datasets.get(store, dataset).id,
+            model_id=model,
+            horizon=horizon,
+            paths=paths,
+            origin_index=origin_index(store, dataset, origin),
+            context=context,
+            seed=seed,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            dtype=dtype,
+        )
+        asked = sweeps.requests(store, base, vary, _values(vary, values))
+        drawn = [forecasts.run_now(store, request, varied=vary) for request in asked]
+        for row in drawn:
+            typer.echo(f"{row.name}: {_change(row)}")
+        frames = {row.name: forecasts.load(store, row).to_frame() for row in drawn}
+        write(pd.concat(frames, names=["forecast"]).reset_index(level=0), out)
+
+
+def _values(vary: str, text: str) -> Sequence[Any]:
+    if vary not in sweeps.SETTINGS:
+        raise ServiceError(f"--vary must be one of {', '.join(sweeps.SETTINGS)}, got {vary}.")
+    if sweeps.SETTINGS[vary].example:
+        return sweeps.parse(vary, text)
+    return [name for word in text.split(",") if (name := word.strip())]
+
+
+def _change(row: Forecast) -> str:
+    assert row.summary is not None
+    return f"median change at the end {row.summary['median_change']:+.2f} %"
+
+
+def check_target(out: Path) -> None:
+    """Before anything is drawn: ServiceError for a file that could not be written."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise ServiceError(f"--out must end in {' or '.join(SUFFIXES)}, got {out.name}.")
+    if not out.absolute().parent.is_dir():
+        raise ServiceError(f"There is no folder {out.parent}. Make it first, or write elsewhere.")
+
+
+def write(frame: pd.DataFrame, out: Path) -> None:
+    if out.suffix.lower() == ".csv":
+        frame.to_csv(out, index=False)
+    else:
+        frame.to_parquet(out, index=False)
+
+
+def origin_index(store: Store, dataset: str, text: str | None) -> int | None:
+    """The index of the bar that `--origin` names: a number, or the last bar up to a moment."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    stamps = datasets.bars(store, datasets.get(store, dataset))["timestamps"]
+    try:
+        moment = pd.Timestamp(text)
+    except ValueError:
+        raise ServiceError(
+            f"--origin must be a bar number or a date such as 2024-05-31, got {text!r}."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.tz_localize(stamps.dt.tz)
+    index = int(stamps.searchsorted(moment, side="right")) - 1
+    if index < 0:
+        raise ServiceError(f"--origin {text} lies before the first bar, {stamps.iloc[0]}.")
+    return index
 
 
 def chosen_calendar(store: Store, dataset: str, text: str | None) -> dict[str, Any] | None:

@@ -79,9 +79,13 @@ def submit(store: Store, request: ForecastRequest, *, wait: float = 0.0, **marks
     return row
 
 
-def run_now(store: Store, request: ForecastRequest, progress: Progress | None = None) -> Forecast:
-    """Draws a forecast before it returns. ServiceError if it cannot be, or fails."""
-    row = _add(store, request)
+def run_now(
+    store: Store, request: ForecastRequest, progress: Progress | None = None, **marks: Any
+) -> Forecast:
+    """Draws a forecast before it returns; `marks` go into its settings.
+
+    ServiceError if it cannot be, or fails."""
+    row = _add(store, request, **marks)
     draw(store, row.id, progress)
     row = get(store, row.id)
     if row.state != "finished":

@@ -1,6 +1,7 @@
 """The command line, over the same services as the pages."""
 
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -246,6 +247,36 @@ def test_the_queue_moves_and_runs_carry_notes(
     assert "Say what to write" in error_line(invoke("runs", "export", later.id))
 
 
+# ---------------------------------------------------------------- models
+
+
+def test_released_weights_are_downloaded_and_said(
+    invoke: Invoke, store: Store, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = store.files.root / model.folder
+
+    def fetch(name: str, target: Path, progress: Callable[[int, int], None]) -> Path:
+        progress(500, 2000)
+        progress(2000, 2000)
+        shutil.copytree(source, target)
+        return target
+
+    monkeypatch.setattr(models, "download_bundle", fetch)
+    assert succeeded(invoke("download", "kronos-small"))[-1].startswith("Kronos-small: ")
+    assert models.get(store, "kronos-small").kind == "released"
+    assert "Kronos-small" in invoke("models").output
+    assert "kronos-huge" in error_line(invoke("download", "kronos-huge"))
+
+
+def test_a_folder_is_imported_as_a_model(
+    invoke: Invoke, store: Store, model: Model, tmp_path: Path
+) -> None:
+    folder = store.files.root / model.folder
+    assert succeeded(invoke("import-model", folder, "--name", "Mine"))[0].startswith("Mine: ")
+    assert models.get(store, "Mine").kind == "imported"
+    assert "no folder" in error_line(invoke("import-model", tmp_path / "nowhere"))
+
+
 # ---------------------------------------------------------------- forecasts
 
 DRAW = ("forecast", "--dataset", "Walk", "--model", "Tiny", "--horizon", 3, "--paths", 4)
@@ -335,3 +366,60 @@ def test_several_datasets_are_drawn_together(
     assert dict(frame["series"].value_counts()) == {"Walk": 12, "Second": 12}
     again = error_line(invoke(*DRAW, "--dataset", "Walk", "--out", out))
     assert "named twice" in again
+
+
+# ---------------------------------------------------------------- a setting varied
+
+SWEEP = ("sweep", "--dataset", "Walk", "--model", "Tiny", "--horizon", 3, "--paths", 4)
+
+
+def test_a_sweep_is_written_and_stored_for_the_page(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, tmp_path: Path
+) -> None:
+    out = tmp_path / "sweep.csv"
+    said = succeeded(invoke(*SWEEP, "--vary", "temperature", "--values", "0.6, 1.4", "--out", out))
+    names = ["Walk, temperature 0.6", "Walk, temperature 1.4"]
+    assert [line.partition(":")[0] for line in said] == names
+    frame = pd.read_csv(out)
+    assert list(frame.columns) == ["forecast", *COLUMNS]
+    assert frame.groupby("forecast").size().to_dict() == dict.fromkeys(names, 12)
+    stored = forecasts.list_forecasts(store)
+    assert sorted(row.settings["temperature"] for row in stored) == [0.6, 1.4]
+    assert {row.settings["varied"] for row in stored} == {"temperature"}
+
+
+def test_a_sweep_over_models_and_over_origins(
+    invoke: Invoke, store: Store, dataset: Dataset, model: Model, tmp_path: Path
+) -> None:
+    models.import_folder(store, store.files.root / model.folder, "Second")
+    out = tmp_path / "sweep.parquet"
+    succeeded(invoke(*SWEEP, "--vary", "model_id", "--values", "Tiny, Second", "--out", out))
+    assert set(pd.read_parquet(out)["forecast"]) == {"Walk, Tiny", "Walk, Second"}
+    succeeded(invoke(*SWEEP, "--vary", "origin_index", "--values", "5 10", "--out", out))
+    found = {row.settings["origin_index"] for row in forecasts.list_forecasts(store)[:2]}
+    assert found == {dataset.bars - 6, dataset.bars - 11}
+
+
+@pytest.mark.parametrize(
+    ("vary", "values", "message"),
+    [
+        ("colour", "1 2", "--vary must be one of model_id"),
+        ("temperature", "1", "give 2 to 8 values"),
+        ("top_k", "1.5 2", "no whole number"),
+        ("model_id", "Tiny, Nobody", "Nobody"),
+        ("temperature", "0 1", "emperature"),
+    ],
+)
+def test_impossible_sweeps_draw_nothing(
+    invoke: Invoke,
+    store: Store,
+    dataset: Dataset,
+    model: Model,
+    tmp_path: Path,
+    vary: str,
+    values: str,
+    message: str,
+) -> None:
+    words = ("--vary", vary, "--values", values, "--out", tmp_path / "sweep.csv")
+    assert message in error_line(invoke(*SWEEP, *words))
+    assert forecasts.list_forecasts(store) == []
