@@ -17,6 +17,11 @@ from app.settings import Settings
 from app.storage import Store
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first: at the end there is work for every process, and short work."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is None)
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Settings on an empty temporary workspace with SQLite."""

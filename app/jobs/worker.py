@@ -106,7 +106,9 @@ def be_considerate() -> None:
     """Leaves the dashboard a core and lets it go first."""
     cores = psutil.cpu_count() or 1
     torch.set_num_threads(min(torch.get_num_threads(), max(1, cores - 1)))
-    if hasattr(os, "nice"):
+    if sys.platform == "win32":
+        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+    else:
         lower_session(os.nice(NICENESS))
 
 

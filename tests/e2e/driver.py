@@ -34,7 +34,7 @@ BROWSER_ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 180.0
+PATIENCE = 300.0
 """Seconds that anything may take before a test fails; busy cores can take their time."""
 expect.set_options(timeout=PATIENCE * 1000)
 
