@@ -116,10 +116,11 @@ def downloading(name: str) -> None:
     words = "Waiting for another download" if task.state == "queued" else "Asking for the files"
     if task.total:
         words = f"{fmt.megabytes(task.done)} of {fmt.megabytes(task.total)}"
-    st.progress(task.done / max(task.total, 1), words, width=240)
-    if st.button("Cancel", icon=":material/close:", key=f"cancel-{name}"):
-        models.cancel_download(workspace, name)
-        st.rerun()
+    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
+        st.progress(task.done / max(task.total, 1), words, width=240)
+        if st.button("Cancel", icon=":material/close:", key=f"cancel-{name}"):
+            models.cancel_download(workspace, name)
+            st.rerun()
 
 
 def by_hand() -> None:

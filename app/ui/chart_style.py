@@ -109,6 +109,7 @@ def ordinal_axis(labels: Sequence[str], nticks: int = 8) -> dict[str, Any]:
         "nticks": nticks,
         "tickangle": 0,
         "showgrid": False,
+        "automargin": True,
         "rangeslider": {"visible": False},
     }
 

@@ -1,6 +1,7 @@
 // A figure that is updated in place. st.plotly_chart builds a new chart for every new figure, which
 // loses the zoom at each refresh; Plotly.react keeps it as long as the layout's uirevision stays.
 
+const QUIET = "#808890";
 const LIBRARY = new URL("component/app.ui.live_chart.library/plotly.min.js", document.baseURI);
 
 function library() {
@@ -19,6 +20,9 @@ function themed(layout, node) {
   const text = style.getPropertyValue("--st-text-color") || style.color;
   const ground = style.getPropertyValue("--st-background-color") || "#fff";
   layout.font = { ...layout.font, color: text, family: style.fontFamily };
+  for (const name of Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key))) {
+    layout[name].tickfont = { color: QUIET, ...layout[name].tickfont };
+  }
   layout.hoverlabel = { ...layout.hoverlabel, bgcolor: ground, font: { color: text, size: 12 } };
   return layout;
 }
