@@ -88,7 +88,11 @@ def bars_hash(frame: pd.DataFrame) -> str:
     Depends on the instants (naive stamps count as UTC) and the six float64 channels only, not on
     the zone, the index, the stamps' resolution or the pandas version.
     """
-    bars = as_bars(frame)
+    return hash_of(as_bars(frame))
+
+
+def hash_of(bars: pd.DataFrame) -> str:
+    """`bars_hash` of what `as_bars` returned, without checking it again."""
     values = bars[list(CHANNELS)].to_numpy(dtype="<f8") + 0.0  # -0.0 and 0.0 are the same value
     digest = hashlib.sha256()
     digest.update(_nanoseconds(pd.DatetimeIndex(bars["timestamps"])).astype("<i8").tobytes())

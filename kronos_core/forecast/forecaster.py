@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from kronos_core.data.bars import CHANNELS, as_bars, bars_hash
+from kronos_core.data.bars import CHANNELS, as_bars, hash_of
 from kronos_core.data.calendars import future_timestamps
 from kronos_core.data.windows import channel_stats, denormalise, normalise, stamp_features
 from kronos_core.forecast.engine import Context, Engine
@@ -284,7 +284,7 @@ def _provenance(bundle: Bundle, context: pd.DataFrame) -> dict[str, str]:
         "model": bundle.name,
         "model_hash": bundle.hash,
         "s2_rotary": bundle.s2_rotary,
-        "data_hash": bars_hash(context),
+        "data_hash": hash_of(context),
         "device": bundle.device.type,
         "torch": _torch_version(),
     }

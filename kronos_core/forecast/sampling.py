@@ -66,7 +66,9 @@ def path_noise(seed: int, paths: range, horizon: int) -> Tensor:
 
 def filter_logits(logits: Tensor, config: SamplingConfig) -> Tensor:
     """Apply temperature, then top-k, then top-p to logits [R,V]; what is cut becomes −inf."""
-    logits = logits.float() / config.temperature
+    logits = logits.float()
+    if config.temperature != 1:
+        logits = logits / config.temperature
     top_k, top_p = config.top_k, config.top_p
     if top_k is not None and top_k < logits.shape[-1]:
         values, indices = logits.topk(int(top_k), dim=-1)  # largest first

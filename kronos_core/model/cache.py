@@ -42,8 +42,10 @@ def attend_part(
 
     mask is added to the scores and must broadcast to [B,N,T,L].
     """
-    if queries.device.type == "cpu" and queries.shape[2] > 1:
-        # The kernel behind scaled_dot_product_attention: it never writes the scores out.
+    few = queries.shape[0] < _BLOCKED_ROWS and mask is None
+    if queries.device.type == "cpu" and (queries.shape[2] > 1 or few):
+        # The kernel behind scaled_dot_product_attention: it never writes the scores out. For one
+        # query of each of many rows it is slower than products of whole blocks.
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         out, total = flash(queries, keys, values, attn_mask=mask)
         return out, total[..., None]
@@ -136,8 +138,10 @@ class PrefixCache:
     def _attend_suffix(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         length = queries.shape[2]
         keys, values, mask = self.filled()
-        if length == 1:
+        if length == 1 and len(keys) > 1:
             return attend_blocks(queries, keys, values, mask)
+        if length == 1:
+            return attend_part(queries, keys[0], values[0], mask)
         later = torch.full((length, self.used), -torch.inf, device=queries.device)
         later = later.triu(self.used - length + 1).to(queries.dtype)
         return attend_part(queries, torch.cat(keys, dim=2), torch.cat(values, dim=2), later)
