@@ -31,7 +31,8 @@ SHARE = 0.8  # of the free memory that a forecast's result may take
 class Need:
     """Bytes of memory: while drawing, for the drawn paths, and what may be used for both.
 
-    parts: in how many batches it is drawn so that drawing stays within its budget.
+    parts: in how many batches it is drawn, so that drawing stays within its budget and, on a CPU,
+    within the processor's caches.
     """
 
     drawing: int

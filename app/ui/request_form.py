@@ -59,10 +59,10 @@ def cost_words(cost: Cost) -> str:
     """Number of forecasts where there are several, memory and time."""
     need = cost.need
     several = f"{fmt.plural(cost.forecasts, 'forecast')}. " if cost.forecasts > 1 else ""
-    parts = "" if need.parts == 1 else f", drawn in {need.parts} parts to stay within it"
+    parts = "" if need.parts == 1 else f", in {need.parts} parts"
     return (
-        f"{several}Drawing takes about {_size(need.total)} of memory; {_size(need.allowed)} may "
-        f"be used{parts}. {_time(cost.seconds)}"
+        f"{several}Drawing takes about {_size(need.total)} of memory{parts}; "
+        f"{_size(need.allowed)} may be used. {_time(cost.seconds)}"
     )
 
 
