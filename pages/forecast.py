@@ -30,6 +30,7 @@ from kronos_core.data.calendars import Calendar
 from kronos_core.forecast.forecast import Forecast
 
 POLL_SECONDS = 0.7
+SMALL_SECONDS = 1.5  # a small fan is drawn within them
 PREVIEW_BARS = 250
 CONTEXT_CHOICES = {"60 bars": 60, "120 bars": 120, "250 bars": 250, "500 bars": 500}
 LONGEST_HORIZON = 1024
@@ -90,7 +91,7 @@ def controls(shown: Row | None) -> tuple[Dataset, int]:
 
 def draw_it(request: ForecastRequest) -> None:
     with components.problems():
-        open_forecast(forecasts.submit(workspace, request, wait=forecasts.SOON).id)
+        open_forecast(forecasts.submit(workspace, request).id)
 
 
 def horizon_control(settings: dict[str, object], suffix: str) -> int:
@@ -380,6 +381,16 @@ def preview(dataset: Dataset, origin: int) -> None:
     components.chart(figure, key="context", alt=alt)
 
 
+def small_fan(row: Row) -> None:
+    """The page stands; a fan that is about to be there replaces it without another look."""
+    try:
+        if forecasts.soon(workspace, row.id, SMALL_SECONDS).state in PENDING_FORECAST_STATES:
+            return
+    except ServiceError:  # deleted meanwhile
+        pass
+    st.rerun()
+
+
 def body(row: Row | None, dataset: Dataset, origin: int) -> None:
     if row is None:
         preview(dataset, origin)
@@ -407,3 +418,5 @@ else:
     current = shown_forecast()
     body(current, *controls(current))
     stored_forecasts(current)
+    if current is not None and current.state in PENDING_FORECAST_STATES:
+        small_fan(current)

@@ -49,7 +49,7 @@ def draw_fan(known: list[Dataset]) -> str | None:
                 model_id=builtin.id,
                 **FIRST_FAN,
             )
-            row = forecasts.submit(workspace, request, wait=forecasts.SOON)
+            row = forecasts.submit(workspace, request)
             components.go_to("forecast", forecast=row.id)
     return chosen
 

@@ -23,14 +23,33 @@ class ShortJobs:
         self._lock = threading.Lock()
         self._kept = kept
         self._closing = threading.Event()
+        self._change = threading.Condition()
+        self._ended = 0
 
     @property
     def closing(self) -> bool:
         return self._closing.is_set()
 
+    @property
+    def ended(self) -> int:
+        """How many jobs have ended so far."""
+        return self._ended
+
     def submit(self, job: Callable[[], None]) -> Future[None]:
         """Queues the job. RuntimeError after `close`."""
-        return self._executor.submit(_logged, job)
+        future = self._executor.submit(_logged, job)
+        future.add_done_callback(self._count)
+        return future
+
+    def _count(self, _job: Future[None]) -> None:
+        with self._change:
+            self._ended += 1
+            self._change.notify_all()
+
+    def wait(self, ended: int, seconds: float) -> None:
+        """Returns when more than `ended` jobs have ended, after `seconds` at the latest."""
+        with self._change:
+            self._change.wait_for(lambda: self._ended > ended, seconds)
 
     def bundle(self, model_hash: str, source: str | Path, device: str) -> Bundle:
         """The model loaded from `source`, or the one kept from an earlier job."""

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,19 +63,25 @@ _SCALE_BARS = 20  # the last known bars, which tell whether prices were restated
 # ---------------------------------------------------------------- asking
 
 
-SOON = 1.5
-"""Seconds in which a small fan is there; to wait for it costs less than to look again and again."""
-
-
-def submit(store: Store, request: ForecastRequest, *, wait: float = 0.0, **marks: Any) -> Forecast:
+def submit(store: Store, request: ForecastRequest, **marks: Any) -> Forecast:
     """Queues a forecast on this process's short-job thread; `marks` go into its settings.
 
-    wait: seconds after which it returns at the latest though the forecast is not drawn yet.
     ServiceError says what cannot be."""
     row = _add(store, request, **marks)
-    job = short_jobs().submit(lambda: draw(store, row.id))
-    futures.wait([job], timeout=wait)
+    short_jobs().submit(lambda: draw(store, row.id))
     return row
+
+
+def soon(store: Store, forecast_id: str, seconds: float) -> Forecast:
+    """The forecast; a pending one as it is when a job of this process has ended, after `seconds`
+    at the latest. Asking again and again instead would hold up the drawing."""
+    jobs = short_jobs()
+    before = jobs.ended
+    row = get(store, forecast_id)
+    if row.state not in PENDING_FORECAST_STATES:
+        return row
+    jobs.wait(before, seconds)
+    return get(store, forecast_id)
 
 
 def run_now(

@@ -64,8 +64,9 @@ def test_a_submitted_forecast_is_drawn_and_stored(store: Store, request_: Foreca
 
 
 def test_a_small_forecast_can_be_waited_for(store: Store, request_: ForecastRequest) -> None:
-    row = forecasts.submit(store, request_, wait=60)
-    assert forecasts.get(store, row.id).state == "finished"
+    row = forecasts.submit(store, request_)
+    assert forecasts.soon(store, row.id, 60).state == "finished"
+    assert forecasts.soon(store, row.id, 60).state == "finished"
 
 
 def test_drawing_at_once_gives_the_same_paths(store: Store, request_: ForecastRequest) -> None:
@@ -221,10 +222,13 @@ def test_a_running_and_a_queued_forecast_can_be_cancelled(
 
 
 @pytest.mark.usefixtures("endless")
-def test_a_long_forecast_is_not_waited_for(store: Store, request_: ForecastRequest) -> None:
-    row = forecasts.submit(store, request_, wait=0.05)
-    assert forecasts.get(store, row.id).state in ("queued", "running")
+def test_a_long_forecast_is_waited_for_no_longer_than_asked(
+    store: Store, request_: ForecastRequest
+) -> None:
+    row = forecasts.submit(store, request_)
+    assert forecasts.soon(store, row.id, 0.05).state in ("queued", "running")
     forecasts.cancel(store, row.id)
+    assert forecasts.soon(store, row.id, 60).state == "cancelled"
 
 
 @pytest.mark.usefixtures("endless")
