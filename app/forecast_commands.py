@@ -1,7 +1,7 @@
 """The commands that draw: one forecast, several series at once, or one setting varied."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +40,31 @@ CalendarName = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How to draw, as the options of both commands say it."""
+
+    context: int | None
+    seed: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    dtype: str
+
+    def request(
+        self, store: Store, dataset: str, origin: str | None, model: str, horizon: int, paths: int
+    ) -> ForecastRequest:
+        """For one dataset, given by name or id, as the model."""
+        return ForecastRequest(
+            dataset_id=datasets.get(store, dataset).id,
+            model_id=model,
+            horizon=horizon,
+            paths=paths,
+            origin_index=origin_index(store, dataset, origin),
+            **asdict(self),
+        )
+
+
 @cli.command()
 def forecast(
     dataset: Annotated[
@@ -64,20 +89,9 @@ def forecast(
     """
     check_target(out)
     with workspace() as store:
-        request = ForecastRequest(
-            dataset_id=dataset[0],
-            model_id=model,
-            horizon=horizon,
-            paths=paths,
-            origin_index=origin_index(store, dataset[0], origin),
-            context=context,
-            seed=seed,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            dtype=dtype,
-            calendar=chosen_calendar(store, dataset[0], calendar),
-        )
+        drawing = Drawing(context, seed, temperature, top_k, top_p, dtype)
+        request = drawing.request(store, dataset[0], origin, model, horizon, paths)
+        request = replace(request, calendar=chosen_calendar(store, dataset[0], calendar))
         if len(dataset) > 1:
             origins = [origin_index(store, one, origin) for one in dataset]
             write(draw_many(store, request, dataset, origins), out)
@@ -113,19 +127,8 @@ def sweep(
     """
     check_target(out)
     with workspace() as store:
-        base = ForecastRequest(
-            dataset_id=datasets.get(store, dataset).id,
-            model_id=model,
-            horizon=horizon,
-            paths=paths,
-            origin_index=origin_index(store, dataset, origin),
-            context=context,
-            seed=seed,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            dtype=dtype,
-        )
+        drawing = Drawing(context, seed, temperature, top_k, top_p, dtype)
+        base = drawing.request(store, dataset, origin, model, horizon, paths)
         asked = sweeps.requests(store, base, vary, _values(vary, values))
         drawn = [forecasts.run_now(store, request, varied=vary) for request in asked]
         for row in drawn:
